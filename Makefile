@@ -1,0 +1,48 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each makes .venv and installs what it needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= auto
+
+.PHONY: demo test check unit p4 vectors bench clean help
+
+help: ## Show this list
+	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.installed-demo ## Two-flow experiment on the software switch; results in out/demo
+	$(BIN)/ringstep demo --out out/demo
+
+test: check unit ## Lint, types and every test; says what was skipped and how to enable it
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python p4src/compile.py --check
+
+unit: $(VENV)/.installed-test
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+p4: $(VENV)/.installed-test ## Recompile the P4 program (needs p4c-bm2-ss on the PATH or in $$P4C_BM2)
+	$(BIN)/python -m ringstep.protocol.p4constants > p4src/include/constants.p4
+	$(BIN)/python p4src/compile.py
+
+bench: $(VENV)/.installed-test ## Speed of the software switch
+	$(BIN)/python bench/softswitch_pps.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Ringstep needs Python 3.11 or newer; try make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-demo: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report,test]'
+	@touch $@ $(VENV)/.installed-demo
+
+clean: ## Remove the environment and results
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
