@@ -95,7 +95,7 @@ def compile_program(compiler: Path) -> None:
         for name in ARTEFACTS:
             shutil.copyfile(out / name, BUILD / name)
     manifest = {
-        "compiler": " ".join(version.stdout.split()),
+        "compiler": "p4c " + (version.stdout + version.stderr).partition("Version ")[2].strip(),
         "sources": sources(),
         "artefacts": {name: sha256(BUILD / name) for name in ARTEFACTS},
     }

@@ -87,6 +87,11 @@ control RingstepEgress(inout headers_t hdr,
         marker.apply(hdr, meta, standard_metadata);
         if (meta.is_ect == 1 && (meta.marker_mark == 1 || meta.red_mark == 1)) {
             if (hdr.ipv4.isValid()) {
+                if (hdr.ipv4.ihl != 5) {
+                    // RFC 1624, equation 3; the first word rises by CE - ecn.
+                    bit<17> sum = (bit<17>)(~hdr.ipv4.hdr_checksum) + (bit<17>)(ECN_CE - ecn);
+                    hdr.ipv4.hdr_checksum = ~(sum[15:0] + (bit<16>)sum[16:16]);
+                }
                 hdr.ipv4.ecn = ECN_CE;
             } else {
                 hdr.ipv6.ecn = ECN_CE;

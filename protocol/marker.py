@@ -67,7 +67,8 @@ class MarkerParams:
     """Parameters of one job's marker.
 
     Raises:
-        ValueError: a parameter is outside what a data plane can hold; the text gives the range.
+        ValueError: a parameter is outside what a data plane can hold (the text gives the range), or
+            ``mode`` is anchored with a tag of four steps.
     """
 
     k: int = k_fixed(0.01)
@@ -105,6 +106,12 @@ class MarkerParams:
             _in_range("q_gate", self.q_gate, 0, (1 << QDEPTH_BITS) - 2)
         _in_range("packets_per_step", self.packets_per_step, 0, _PSN_MASK)
         _in_range("generation", self.generation, 1, (1 << GENERATION_BITS) - 1)
+        if self.mode is ProgressMode.ANCHORED and 1 << self.layout.step_bits <= ANCHORS_PER_JOB:
+            # Each anchor would belong to one step for ever and keep the base of its first lap.
+            raise ValueError(
+                f"mode anchored with S = {self.layout.step_bits}: the tag needs more than "
+                f"{ANCHORS_PER_JOB} steps, S >= {ANCHORS_PER_JOB.bit_length()}"
+            )
 
     def to_table(self) -> dict[str, int]:
         """Return the arguments of the data plane's ``set_params`` action, by name."""
@@ -127,6 +134,9 @@ class MarkerParams:
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        hint = ", see k_fixed" if name == "k" else ""
+        raise ValueError(f"{name} = {value!r}: must be a whole number in {low}..{high}{hint}")
     if not low <= value <= high:
         raise ValueError(f"{name} = {value}: must be in {low}..{high}")
 

@@ -37,7 +37,6 @@ _TYPEDEFS: tuple[tuple[str, int], ...] = (
 
 _CONSTANTS: tuple[tuple[str, str, int], ...] = (
     ("port_t", "CPU_PORT", limits.CPU_PORT),
-    ("port_t", "DROP_PORT", limits.DROP_PORT),
     ("job_t", "NO_JOB", limits.NO_JOB),
     ("bit<32>", "MAX_JOB_SLOTS", limits.MAX_JOBS + 1),
     ("bit<32>", "MAX_BLOCKS", limits.MAX_BLOCKS),

@@ -576,6 +576,7 @@ class FrameTemplate:
         "_icrc_head",
         "_pkey",
         "_qp_word",
+        "_resv7",
         "size",
     )
 
@@ -598,6 +599,7 @@ class FrameTemplate:
         self._flags = bth.solicited << 7 | bth.migreq << 6 | bth.pad << 4 | bth.tver
         self._pkey = bth.pkey
         self._qp_word = (bth.fecn << 7 | bth.becn << 6 | bth.resv6a) << 24 | bth.dest_qp
+        self._resv7 = bth.resv7 << 24
         self._bth = _BTH.pack
         end = len(whole) - ICRC_BYTES - len(frame.extra)
         self._body_bytes = end - bth_at - BTH_BYTES
@@ -613,7 +615,7 @@ class FrameTemplate:
         if len(body) != self._body_bytes:
             raise ValueError(f"body of {len(body)} bytes in a template of {self._body_bytes}")
         qp_word = self._qp_word
-        psn_word = psn | 0x80000000 if ack_req else psn
+        psn_word = psn | self._resv7 | (0x80000000 if ack_req else 0)
         bth = self._bth(opcode, self._flags, self._pkey, qp_word, psn_word)
         masked = self._bth(opcode, self._flags, self._pkey, qp_word | 0xFF000000, psn_word)
         crc = zlib.crc32(body, zlib.crc32(masked, self._icrc_head))

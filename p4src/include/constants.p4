@@ -20,7 +20,6 @@ typedef bit<16> path_t;
 typedef bit<16> nexthop_t;
 
 const port_t CPU_PORT = 510;
-const port_t DROP_PORT = 511;
 const job_t NO_JOB = 0;
 const bit<32> MAX_JOB_SLOTS = 16384;
 const bit<32> MAX_BLOCKS = 65536;

@@ -1,5 +1,5 @@
 // IPv4 header checksum. A header with options is not parsed whole, so it is neither verified nor
-// recomputed here; routing updates its checksum incrementally.
+// recomputed here; who changes it (TTL, ECN) updates its checksum incrementally.
 
 control RingstepVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {

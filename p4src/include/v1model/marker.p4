@@ -13,7 +13,7 @@ control Marker(inout headers_t hdr,
     register<count_t>(MAX_BLOCKS) cnt_total;
     register<count_t>(MAX_BLOCKS) cnt_op;
     register<clock_t>(MAX_BLOCKS) win_start;
-    register<generation_t>(MAX_BLOCKS) generation;
+    @name("generation") register<generation_t>(MAX_BLOCKS) block_generation;
     // Four anchors per job: generation ++ step ++ base.
     register<bit<48>>(MAX_ANCHORS) anchors;
 
@@ -104,7 +104,7 @@ control Marker(inout headers_t hdr,
         cnt_total.read(total, at);
         cnt_op.read(op, at);
         win_start.read(since, at);
-        generation.read(g, at);
+        block_generation.read(g, at);
 
         // 1. Another generation: the block starts afresh.
         if (g != meta.params.generation) {
@@ -129,6 +129,8 @@ control Marker(inout headers_t hdr,
                     }
                 } else if (a > 1) {
                     a = a - 1;
+                } else {
+                    a = 1;
                 }
             }
             total = 0;
@@ -176,7 +178,7 @@ control Marker(inout headers_t hdr,
         cnt_total.write(at, total);
         cnt_op.write(at, op);
         win_start.write(at, since);
-        generation.write(at, meta.params.generation);
+        block_generation.write(at, meta.params.generation);
 
         job_data.count(job_slot);
         step_t moved = (s - before) & meta.params.step_mask;
@@ -209,7 +211,7 @@ control Marker(inout headers_t hdr,
         hdr.state_reply.now = standard_metadata.egress_global_timestamp;
         hdr.state_reply.psn_rec_pad = 0;
         hdr.state_reply.win_start_pad = 0;
-        generation.read(hdr.state_reply.generation, at);
+        block_generation.read(hdr.state_reply.generation, at);
         step_min.read(hdr.state_reply.step_min, at);
         psn_rec.read(hdr.state_reply.psn_rec, at);
         alpha.read(hdr.state_reply.alpha, at);

@@ -55,8 +55,7 @@ control Routing(inout headers_t hdr,
             meta.sport : selector;
             meta.dport : selector;
         }
-        actions = { forward; @defaultonly drop; }
-        const default_action = drop();
+        actions = { forward; }
         implementation = ecmp;
         size = 16384;
     }
@@ -78,9 +77,9 @@ control Routing(inout headers_t hdr,
             if (route_v4.apply().hit) {
                 hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
                 if (hdr.ipv4.ihl != 5) {
-                    // RFC 1624: the checksum rises by what the header word fell.
-                    bit<17> sum = (bit<17>)hdr.ipv4.hdr_checksum + 17w0x0100;
-                    hdr.ipv4.hdr_checksum = sum[15:0] + (bit<16>)sum[16:16];
+                    // RFC 1624, equation 3; the word of TTL and protocol fell by 0x0100.
+                    bit<17> sum = (bit<17>)(~hdr.ipv4.hdr_checksum) + 17w0xFEFF;
+                    hdr.ipv4.hdr_checksum = ~(sum[15:0] + (bit<16>)sum[16:16]);
                 }
             }
         } else {
@@ -95,7 +94,10 @@ control Routing(inout headers_t hdr,
         if (meta.nexthop_id != 0) {
             if (meta.path_id == 0 || !planned_path.apply().hit) {
                 switch_config.apply();
-                nexthop.apply();
+                // BMv2 has no default action on a table with an action profile.
+                if (!nexthop.apply().hit) {
+                    drop();
+                }
             }
         }
     }
