@@ -1,0 +1,431 @@
+"""Commands of the controller: ``ringstep controller``, ``ringstep switch``, ``ringstep job``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import grpc
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ringstep.controller.client import (
+    DEFAULT_TARGET,
+    Q_GATE_OFF,
+    ControllerClient,
+    ControllerError,
+    NotProgrammedError,
+    job_spec,
+)
+from ringstep.controller.defaults import DEFAULT_STORE, parse_listen
+from ringstep.controller.jobs import MatchKind, QueuePair, Tag, parse_tau
+from ringstep.controller.render import (
+    counter_table,
+    job_dict,
+    job_table,
+    parameter_table,
+    state_dict,
+    state_table,
+    switch_dict,
+    switch_table,
+)
+from ringstep.fabric.tomlfile import FileError
+from ringstep.fabric.topology import parse_target
+from ringstep.protocol.marker import PROFILES, ProgressMode, Scope
+from ringstep.protocol.tag import JobCarrier
+
+if TYPE_CHECKING:
+    from ringstep.controller.config import ControllerConfig
+
+_T = TypeVar("_T")
+BAD_INPUT = 2
+FAILED = 1
+
+controller_app = typer.Typer(
+    help="Run the controller: Job_IDs, switch programming, live state.", no_args_is_help=True
+)
+switch_app = typer.Typer(
+    help="Switches that the controller keeps programmed.", no_args_is_help=True
+)
+job_app = typer.Typer(help="Training jobs: register, watch, release.", no_args_is_help=True)
+app = typer.Typer(help="Controller, switches and jobs.", no_args_is_help=True)
+app.add_typer(controller_app, name="controller")
+app.add_typer(switch_app, name="switch")
+app.add_typer(job_app, name="job")
+
+
+def _fail(text: str, status: int) -> NoReturn:
+    print(f"error: {text}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def _checked_target(value: str) -> str:
+    try:
+        return parse_target(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _checked_listen(value: str | None) -> str | None:
+    try:
+        return None if value is None else parse_listen(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Controller = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        envvar="RINGSTEP_CONTROLLER",
+        metavar="HOST:PORT",
+        help="Where the controller listens.",
+        callback=_checked_target,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+JobName = Annotated[str, typer.Argument(metavar="NAME|ID", help="Name or Job_ID of a live job.")]
+
+
+def _ask(target: str, question: Callable[[ControllerClient], Awaitable[_T]]) -> _T:
+    """Run one conversation with the controller; failures end the command with their status."""
+
+    async def conversation() -> _T:
+        async with ControllerClient(target) as client:
+            return await question(client)
+
+    try:
+        return asyncio.run(conversation())
+    except ControllerError as error:
+        bad = error.code is grpc.StatusCode.INVALID_ARGUMENT
+        _fail(error.text, BAD_INPUT if bad else FAILED)
+    except NotProgrammedError as error:
+        _fail(str(error), FAILED)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _print(as_json: bool, data: object, *tables: Table) -> None:
+    if as_json:
+        print(json.dumps(data, indent=2))
+        return
+    console = Console()
+    for table in tables:
+        console.print(table)
+
+
+def _ref(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+# -- controller ------------------------------------------------------------------------------
+
+
+@controller_app.command("serve")
+def serve_command(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="controller.toml; the options below override it."),
+    ] = None,
+    topology: Annotated[
+        Path | None, typer.Option("--topology", help="Topology file of the fabric.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--db", metavar="URL", help=f"Store. Default: {DEFAULT_STORE}"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help=f"Where to serve; port 0 takes a free one. Default: {DEFAULT_TARGET}",
+            callback=_checked_listen,
+        ),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ready-file", help='Gets one JSON line {"listen": ..., "pid": ...} once it serves.'
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every step.")] = False,
+) -> None:
+    """Run the controller until ctrl-C.
+
+    Example: ringstep controller serve --topology fabric.toml --db sqlite:///ringstep.db
+    """
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("ringstep").setLevel(logging.DEBUG if verbose else logging.INFO)
+    # Only this command needs P4Runtime and the store; importing them here keeps the others quick.
+    from ringstep.controller.pipeline import PipelineError
+    from ringstep.controller.serve import ListenError, serve
+    from ringstep.controller.store import StoreError
+
+    try:
+        asyncio.run(serve(_configuration(config, topology, store, listen), ready_file))
+    except (FileError, PipelineError, StoreError, ListenError, ValueError) as error:
+        _fail(str(error), BAD_INPUT)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}; give a path that can be written", BAD_INPUT)
+
+
+def _configuration(
+    config: Path | None, topology: Path | None, store: str | None, listen: str | None
+) -> ControllerConfig:
+    from ringstep.controller.config import ControllerConfig, load_config
+
+    changes: dict[str, object] = {
+        key: value
+        for key, value in (("topology", topology), ("store", store), ("listen", listen))
+        if value is not None
+    }
+    if config is not None:
+        return load_config(config).model_copy(update=changes)
+    if topology is None:
+        _fail("no topology; give --topology fabric.toml, or --config controller.toml", BAD_INPUT)
+    return ControllerConfig.model_validate(changes)
+
+
+# -- switches --------------------------------------------------------------------------------
+
+
+@switch_app.command("add")
+def switch_add(
+    name: Annotated[str, typer.Argument(help="Name of a switch of the topology.")],
+    address: Annotated[
+        str,
+        typer.Argument(metavar="HOST:PORT", help="Its P4Runtime server.", callback=_checked_target),
+    ],
+    device_id: Annotated[
+        int, typer.Option("--device-id", min=0, help="0: the topology's device id.")
+    ] = 0,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it is in sync.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="For --wait, seconds.")] = 30,
+    controller: Controller = DEFAULT_TARGET,
+    as_json: AsJson = False,
+) -> None:
+    """Keep a switch of the topology programmed, or move it to another address.
+
+    Example: ringstep switch add tor1 127.0.0.1:9559 --wait
+    """
+
+    async def question(client: ControllerClient) -> object:
+        switch = await client.add_switch(name, address, device_id)
+        if wait:
+            (switch,) = await client.wait_switches([name], timeout)
+        _print(as_json, switch_dict(switch), switch_table([switch]))
+        return None
+
+    _ask(controller, question)
+
+
+@switch_app.command("list")
+def switch_list(controller: Controller = DEFAULT_TARGET, as_json: AsJson = False) -> None:
+    """List the switches of the topology and how far each is.
+
+    Example: ringstep switch list --json
+    """
+    switches = _ask(controller, lambda client: client.switches())
+    _print(as_json, [switch_dict(switch) for switch in switches], switch_table(switches))
+
+
+@switch_app.command("remove")
+def switch_remove(
+    name: Annotated[str, typer.Argument(help="Name of a switch of the topology.")],
+    controller: Controller = DEFAULT_TARGET,
+    as_json: AsJson = False,
+) -> None:
+    """Stop to keep a switch programmed; what it holds stays.
+
+    Example: ringstep switch remove tor1
+    """
+    _ask(controller, lambda client: client.remove_switch(name))
+    if as_json:
+        _print(True, {"name": name})
+
+
+# -- jobs ------------------------------------------------------------------------------------
+
+
+def _queue_pair(text: str) -> QueuePair:
+    parts = text.split(":")
+    try:
+        src, dst, qp = parts
+        return QueuePair(src, dst, int(qp, 0))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not SRC:DST:QP; write for example h1:h2:17", param_hint="--qp"
+        ) from None
+
+
+def _tag(text: str) -> Tag:
+    carrier, _, value = text.partition(":")
+    try:
+        chosen = JobCarrier(carrier)
+        if chosen is JobCarrier.RULE:
+            raise ValueError
+        return Tag(chosen, int(value, 0))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not CARRIER:VALUE; write sport:3, resv6a:3 or dscp:3", param_hint="--tag"
+        ) from None
+
+
+def _gate(text: str) -> int:
+    if text == "off":
+        return Q_GATE_OFF
+    if text.isdecimal():
+        return int(text)
+    raise typer.BadParameter(
+        f"{text!r} is not a queue depth; write a number of packets, or off", param_hint="--q-gate"
+    )
+
+
+@job_app.command("register")
+def job_register(
+    name: Annotated[str, typer.Option("--name", help="Unique among live jobs.")],
+    ring: Annotated[
+        list[str] | None,
+        typer.Option("--ring", metavar="H1,H2,...", help="Hosts in ring order; once per channel."),
+    ] = None,
+    qp: Annotated[
+        list[str] | None,
+        typer.Option("--qp", metavar="SRC:DST:QP", help="A connection and its destination QP."),
+    ] = None,
+    match: Annotated[
+        MatchKind | None,
+        typer.Option("--match", help="Default: dst_qp if there are --qp, tag if --tag, else pair."),
+    ] = None,
+    tag: Annotated[
+        str | None,
+        typer.Option("--tag", metavar="CARRIER:VALUE", help="sport:N, resv6a:N or dscp:N."),
+    ] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", help=f"One of {', '.join(PROFILES)}.")
+    ] = "ringstep",
+    k: Annotated[float | None, typer.Option("--k", help="k of P = k alpha psn / psn_rec.")] = None,
+    tau: Annotated[
+        str | None, typer.Option("--tau", metavar="A/B", help="Outpacing share that raises alpha.")
+    ] = None,
+    t_win_us: Annotated[int | None, typer.Option("--t-win-us", help="Window, µs.")] = None,
+    n_sample: Annotated[int | None, typer.Option("--n-sample", help="Packets.")] = None,
+    n_warmup: Annotated[int | None, typer.Option("--n-warmup", help="Packets.")] = None,
+    alpha_max: Annotated[int | None, typer.Option("--alpha-max", help="1..255.")] = None,
+    q_gate: Annotated[
+        str | None, typer.Option("--q-gate", metavar="N|off", help="Mark only above N packets.")
+    ] = None,
+    step_bits: Annotated[int | None, typer.Option("--step-bits", help="S of the tag.")] = None,
+    job_bits: Annotated[int | None, typer.Option("--job-bits", help="J of the tag.")] = None,
+    mode: Annotated[
+        ProgressMode | None, typer.Option("--mode", help="How PSN becomes progress.")
+    ] = None,
+    packets_per_step: Annotated[
+        int | None, typer.Option("--packets-per-step", help="0: every LAST ends a step.")
+    ] = None,
+    scope: Annotated[
+        Scope | None, typer.Option("--scope", help="State per switch or per port.")
+    ] = None,
+    enabled: Annotated[
+        bool, typer.Option("--enabled/--paused", help="Paused: follow the ring, mark nothing.")
+    ] = True,
+    request_id: Annotated[
+        str, typer.Option("--request-id", help="Makes a repeated call harmless.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when all its switches are in sync.")
+    ] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="For --wait, seconds.")] = 30,
+    controller: Controller = DEFAULT_TARGET,
+    as_json: AsJson = False,
+) -> None:
+    """Register a job: it gets a Job_ID, and the switches of its paths get its rules.
+
+    Example: ringstep job register --name resnet --ring h1,h2,h3,h4 --profile ringstep --wait
+    """
+    try:
+        spec = job_spec(
+            name,
+            rings=[[host.strip() for host in hosts.split(",")] for hosts in ring or []],
+            queue_pairs=[_queue_pair(text) for text in qp or []],
+            match=match,
+            tag=None if tag is None else _tag(tag),
+            profile=profile,
+            k=k,
+            tau=None if tau is None else parse_tau(tau),
+            t_win_us=t_win_us,
+            n_sample=n_sample,
+            n_warmup=n_warmup,
+            alpha_max=alpha_max,
+            q_gate=None if q_gate is None else _gate(q_gate),
+            step_bits=step_bits,
+            job_bits=job_bits,
+            mode=mode,
+            packets_per_step=packets_per_step,
+            enabled=None if enabled else False,
+            scope=scope,
+        )
+    except ValueError as error:
+        _fail(f"{error}; numbers are whole, not negative, and below 2**32", BAD_INPUT)
+
+    async def question(client: ControllerClient) -> object:
+        job = await client.register(spec, request_id)
+        if wait:
+            job = await client.wait_programmed(job.id, timeout)
+        _print(as_json, job_dict(job), job_table([job]))
+        return None
+
+    _ask(controller, question)
+
+
+@job_app.command("list")
+def job_list(controller: Controller = DEFAULT_TARGET, as_json: AsJson = False) -> None:
+    """List live jobs.
+
+    Example: ringstep job list --json
+    """
+    jobs = _ask(controller, lambda client: client.jobs())
+    _print(as_json, [job_dict(job) for job in jobs], job_table(jobs))
+
+
+@job_app.command("show")
+def job_show(
+    job: JobName, controller: Controller = DEFAULT_TARGET, as_json: AsJson = False
+) -> None:
+    """Show a job and read its live state from the switches, through the data plane.
+
+    Example: ringstep job show resnet
+    """
+    state = _ask(controller, lambda client: client.state(_ref(job)))
+    _print(
+        as_json,
+        {"job": job_dict(state.job), "state": state_dict(state)},
+        parameter_table(state.job),
+        state_table(state),
+        counter_table(state),
+    )
+
+
+@job_app.command("release")
+def job_release(
+    job: JobName, controller: Controller = DEFAULT_TARGET, as_json: AsJson = False
+) -> None:
+    """Release a job: its rules leave the switches, its Job_ID joins the queue for reuse.
+
+    Example: ringstep job release resnet
+    """
+    released = _ask(controller, lambda client: client.release(_ref(job)))
+    if as_json:
+        _print(True, job_dict(released))
+    else:
+        print(f"released job {released.id} {released.spec.name}")

@@ -1,0 +1,364 @@
+"""What a job asks for: ring, match kind and marker parameters, checked.
+
+A :class:`JobSpec` is what the rest of the controller works with; the protobuf message is only how
+it travels and how it is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import TypeVar
+
+from ringstep.controller.v1 import jobs_pb2
+from ringstep.fabric.model import Topology
+from ringstep.fabric.rings import Edge, ring_edges
+from ringstep.protocol.limits import K_FRACTION_BITS, STEP_BITS_MAX
+from ringstep.protocol.marker import (
+    DEFAULT_PROFILE,
+    PROFILES,
+    MarkerParams,
+    ProgressMode,
+    Scope,
+    k_fixed,
+)
+from ringstep.protocol.tag import JobCarrier, TagLayout
+
+NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$")
+MAX_REQUEST_ID = 128
+MAX_EDGES = 65536
+"""Bound on the edges of one job, so that one request cannot occupy the controller."""
+T = TypeVar("T")
+_NO_GATE = -1
+_QP_BITS = 24
+
+
+class SpecError(ValueError):
+    """A job that cannot be registered as asked: ``field`` and what would be right."""
+
+    def __init__(self, field: str, text: str) -> None:
+        self.field = field
+        super().__init__(f"{field}: {text}")
+
+
+class MatchKind(StrEnum):
+    """How a switch finds the job of a packet."""
+
+    DST_QP = "dst_qp"
+    PAIR = "pair"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueuePair:
+    """One connection: ``src`` sends to ``dst``, whose QP is ``dest_qp``."""
+
+    src: str
+    dst: str
+    dest_qp: int
+
+    def __str__(self) -> str:
+        return f"{self.src}->{self.dst}:{self.dest_qp}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A job tag in a header field."""
+
+    carrier: JobCarrier
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A checked job; ``params.generation`` is a placeholder until a Job_ID is given."""
+
+    name: str
+    rings: tuple[tuple[str, ...], ...]
+    queue_pairs: tuple[QueuePair, ...]
+    match: MatchKind
+    tag: Tag | None
+    profile: str
+    scope: Scope
+    params: MarkerParams
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The directed edges whose traffic is the job's, each once.
+
+        With rules on QPs these are the connections; otherwise the ring edges, and the ends of
+        connections that are no ring edge.
+        """
+        edges: dict[Edge, None] = {}
+        if self.match is not MatchKind.DST_QP:
+            edges.update(dict.fromkeys(ring_edges(self.rings)))
+        edges.update({Edge(pair.src, pair.dst): None for pair in self.queue_pairs})
+        return tuple(edges)
+
+
+_MATCH_KINDS = {
+    jobs_pb2.MATCH_KIND_DST_QP: MatchKind.DST_QP,
+    jobs_pb2.MATCH_KIND_PAIR: MatchKind.PAIR,
+    jobs_pb2.MATCH_KIND_TAG: MatchKind.TAG,
+}
+_CARRIERS = {
+    jobs_pb2.TAG_CARRIER_SPORT: JobCarrier.SPORT,
+    jobs_pb2.TAG_CARRIER_RESV6A: JobCarrier.RESV6A,
+    jobs_pb2.TAG_CARRIER_DSCP: JobCarrier.DSCP,
+}
+_MODES = {
+    jobs_pb2.PROGRESS_MODE_PER_STEP: ProgressMode.PER_STEP,
+    jobs_pb2.PROGRESS_MODE_ANCHORED: ProgressMode.ANCHORED,
+}
+_SCOPES = {jobs_pb2.SCOPE_SWITCH: Scope.SWITCH, jobs_pb2.SCOPE_PORT: Scope.PORT}
+_MODE_VALUES = {mode: value for value, mode in _MODES.items()}
+_SCOPE_VALUES = {scope: value for value, scope in _SCOPES.items()}
+
+
+def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
+    """Return the checked job of a message; what needs a topology is left to :func:`check_hosts`.
+
+    Raises:
+        SpecError: a field is missing or out of range.
+    """
+    if not NAME.match(message.name):
+        raise SpecError(
+            "spec.name",
+            f"{message.name!r} is not a job name; start with a letter, then letters, digits, "
+            "'_', '-' or '.', at most 63 characters",
+        )
+    rings = tuple(tuple(ring.hosts) for ring in message.rings)
+    queue_pairs = tuple(
+        _queue_pair(index, pair) for index, pair in enumerate(message.queue_pairs, start=1)
+    )
+    if not rings and not queue_pairs:
+        raise SpecError(
+            "spec.rings", "empty, and so is queue_pairs; give the hosts of a ring in ring order"
+        )
+    if sum(len(ring) for ring in rings) + len(queue_pairs) > MAX_EDGES:
+        raise SpecError("spec.rings", f"more than {MAX_EDGES} edges; split the job")
+    for index, ring in enumerate(rings, start=1):
+        try:
+            ring_edges([ring])
+        except ValueError as error:
+            raise SpecError(f"spec.rings[{index}].hosts", str(error)) from None
+    match = _match_kind(message, queue_pairs)
+    profile = message.profile or DEFAULT_PROFILE
+    if profile not in PROFILES:
+        raise SpecError(
+            "spec.profile", f"{profile!r} is not a profile; use one of {', '.join(PROFILES)}"
+        )
+    scope, params = _marker(profile, message.overrides)
+    return JobSpec(
+        name=message.name,
+        rings=rings,
+        queue_pairs=queue_pairs,
+        match=match,
+        tag=_tag(message, match, params.layout),
+        profile=profile,
+        scope=scope,
+        params=params,
+    )
+
+
+def _queue_pair(index: int, pair: jobs_pb2.QueuePair) -> QueuePair:
+    field = f"spec.queue_pairs[{index}]"
+    for end in ("src", "dst"):
+        if not getattr(pair, end):
+            raise SpecError(f"{field}.{end}", "empty; give the name of a host")
+    if pair.src == pair.dst:
+        raise SpecError(f"{field}.dst", f"{pair.dst!r} is also src; a connection has two ends")
+    if not 0 < pair.dest_qp < 1 << _QP_BITS:
+        raise SpecError(f"{field}.dest_qp", f"{pair.dest_qp}: must be in 1..{(1 << _QP_BITS) - 1}")
+    return QueuePair(pair.src, pair.dst, pair.dest_qp)
+
+
+def _match_kind(message: jobs_pb2.JobSpec, queue_pairs: Sequence[QueuePair]) -> MatchKind:
+    if message.match == jobs_pb2.MATCH_KIND_UNSPECIFIED:
+        if message.HasField("tag"):
+            return MatchKind.TAG
+        return MatchKind.DST_QP if queue_pairs else MatchKind.PAIR
+    match = _MATCH_KINDS.get(message.match)
+    if match is None:
+        raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR or TAG")
+    if match is MatchKind.DST_QP and not queue_pairs:
+        raise SpecError(
+            "spec.queue_pairs",
+            "empty, but match is DST_QP; give (src, dst, dest_qp) of every connection, or match "
+            "by PAIR",
+        )
+    return match
+
+
+def _tag(message: jobs_pb2.JobSpec, match: MatchKind, layout: TagLayout) -> Tag | None:
+    if match is not MatchKind.TAG:
+        if message.HasField("tag"):
+            raise SpecError("spec.tag", f"set, but match is {match.name}; use match TAG")
+        return None
+    carrier = _CARRIERS.get(message.tag.carrier)
+    if carrier is None:
+        raise SpecError("spec.tag.carrier", "not set; use SPORT, RESV6A or DSCP")
+    if carrier is JobCarrier.SPORT:
+        if layout.job_bits == 0:
+            raise SpecError(
+                "spec.overrides.job_bits",
+                "0, but the tag travels in the source port; give the bits of the job tag",
+            )
+        low, high = 0, (1 << layout.job_bits) - 1
+    else:
+        low, high = 1, 63
+    if not low <= message.tag.value <= high:
+        raise SpecError("spec.tag.value", f"{message.tag.value}: must be in {low}..{high}")
+    return Tag(carrier, message.tag.value)
+
+
+def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, MarkerParams]:
+    base = PROFILES[profile]
+    params = base.params
+    for name in ("n_sample", "n_warmup", "alpha_max", "packets_per_step"):
+        if overrides.HasField(name):
+            params = _with(params, name, **{name: getattr(overrides, name)})
+    if overrides.HasField("t_win_us"):
+        params = _with(params, "t_win_us", t_win=overrides.t_win_us)
+    if overrides.HasField("enabled"):
+        params = replace(params, enabled=overrides.enabled)
+    if overrides.HasField("k"):
+        params = _with(params, "k", k=_checked("k", lambda: k_fixed(overrides.k)))
+    if overrides.HasField("tau"):
+        params = _with(params, "tau", tau_den=overrides.tau.den, tau_num=overrides.tau.num)
+    if overrides.HasField("q_gate"):
+        gate = None if overrides.q_gate == _NO_GATE else overrides.q_gate
+        params = _with(params, "q_gate", q_gate=gate)
+    params = replace(params, layout=_layout(params.layout, overrides))
+    if overrides.mode != jobs_pb2.PROGRESS_MODE_UNSPECIFIED:
+        mode = _MODES.get(overrides.mode)
+        if mode is None:
+            raise SpecError("spec.overrides.mode", f"{overrides.mode}: use PER_STEP or ANCHORED")
+        params = replace(params, mode=mode)
+    scope = base.scope
+    if overrides.scope != jobs_pb2.SCOPE_UNSPECIFIED:
+        chosen = _SCOPES.get(overrides.scope)
+        if chosen is None:
+            raise SpecError("spec.overrides.scope", f"{overrides.scope}: use SWITCH or PORT")
+        scope = chosen
+    return scope, params
+
+
+def _layout(layout: TagLayout, overrides: jobs_pb2.MarkerOverrides) -> TagLayout:
+    has_job, has_step = overrides.HasField("job_bits"), overrides.HasField("step_bits")
+    if not has_job and not has_step:
+        return layout
+    job_bits = overrides.job_bits if has_job else STEP_BITS_MAX - overrides.step_bits
+    step_bits = overrides.step_bits if has_step else STEP_BITS_MAX - overrides.job_bits
+    field = "step_bits" if has_step else "job_bits"
+    return _checked(field, lambda: TagLayout(job_bits, step_bits))
+
+
+def _with(params: MarkerParams, field: str, **changes: int | None) -> MarkerParams:
+    return _checked(field, lambda: replace(params, **changes))  # type: ignore[arg-type]
+
+
+def _checked(field: str, build: Callable[[], T]) -> T:
+    try:
+        return build()
+    except ValueError as error:
+        raise SpecError(f"spec.overrides.{field}", str(error)) from None
+
+
+def check_hosts(spec: JobSpec, topology: Topology) -> None:
+    """Check that every host of a job is in the topology and can reach its successor by address.
+
+    Raises:
+        SpecError: an unknown host, or two ends without a common address family.
+    """
+    for index, ring in enumerate(spec.rings, start=1):
+        _check_known(f"spec.rings[{index}].hosts", ring, topology)
+    for index, pair in enumerate(spec.queue_pairs, start=1):
+        _check_known(f"spec.queue_pairs[{index}].src", [pair.src], topology)
+        _check_known(f"spec.queue_pairs[{index}].dst", [pair.dst], topology)
+    for edge in spec.edges:
+        src, dst = topology.hosts[edge.src], topology.hosts[edge.dst]
+        if not {ip.version for ip in src.ips} & {ip.version for ip in dst.ips}:
+            raise SpecError(
+                "spec.rings",
+                f"{edge}: the two hosts have no common address family; give both an IPv4 or both "
+                "an IPv6 address in the topology",
+            )
+
+
+def _check_known(field: str, hosts: Iterable[str], topology: Topology) -> None:
+    for host in hosts:
+        if host not in topology.hosts:
+            raise SpecError(
+                field,
+                f"host {host!r} is not in the topology; known hosts: {_some(topology.hosts)}",
+            )
+
+
+def _some(names: Iterable[str], limit: int = 20) -> str:
+    names = list(names)
+    shown = ", ".join(names[:limit]) or "none"
+    return f"{shown}, and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def params_to_proto(params: MarkerParams, scope: Scope) -> jobs_pb2.MarkerParameters:
+    """Return marker parameters as they travel and are stored."""
+    return jobs_pb2.MarkerParameters(
+        k=params.k / (1 << K_FRACTION_BITS),
+        tau=jobs_pb2.Fraction(num=params.tau_num, den=params.tau_den),
+        t_win_us=params.t_win,
+        n_sample=params.n_sample,
+        n_warmup=params.n_warmup,
+        alpha_max=params.alpha_max,
+        q_gate=_NO_GATE if params.q_gate is None else params.q_gate,
+        step_bits=params.layout.step_bits,
+        job_bits=params.layout.job_bits,
+        mode=_MODE_VALUES[params.mode],
+        packets_per_step=params.packets_per_step,
+        enabled=params.enabled,
+        scope=_SCOPE_VALUES[scope],
+    )
+
+
+def params_from_proto(
+    message: jobs_pb2.MarkerParameters, generation: int
+) -> tuple[Scope, MarkerParams]:
+    """Return stored marker parameters, with the generation of the job's Job_ID.
+
+    Raises:
+        ValueError: the message does not come from :func:`params_to_proto`.
+    """
+    params = MarkerParams(
+        k=k_fixed(message.k),
+        tau_num=message.tau.num,
+        tau_den=message.tau.den,
+        t_win=message.t_win_us,
+        n_sample=message.n_sample,
+        n_warmup=message.n_warmup,
+        alpha_max=message.alpha_max,
+        q_gate=None if message.q_gate == _NO_GATE else message.q_gate,
+        layout=TagLayout(message.job_bits, message.step_bits),
+        mode=_MODES[message.mode],
+        packets_per_step=message.packets_per_step,
+        enabled=message.enabled,
+        generation=generation,
+    )
+    return _SCOPES[message.scope], params
+
+
+def parse_tau(text: str) -> Fraction:
+    """Return ``"1/4"`` or ``"0.25"`` as a fraction of two numbers up to 255.
+
+    Raises:
+        ValueError: not a fraction in 0..1.
+    """
+    try:
+        tau = Fraction(text).limit_denominator(255)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a fraction; write 1/4 or 0.25") from None
+    if not 0 <= tau <= 1:
+        raise ValueError(f"{text!r} is outside 0..1; the paper uses 1/4")
+    return tau

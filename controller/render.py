@@ -1,0 +1,250 @@
+"""What the CLI prints: plain dictionaries with stable keys for scripts, tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from ringstep.controller.client import Q_GATE_OFF, phase_text
+from ringstep.controller.v1 import jobs_pb2, switches_pb2
+
+
+def _enum(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix).lower()
+
+
+def switch_dict(switch: switches_pb2.Switch) -> dict[str, Any]:
+    """Return a switch as JSON shows it."""
+    status = switch.status
+    return {
+        "name": switch.name,
+        "role": switch.role,
+        "device_id": switch.device_id,
+        "address": switch.address,
+        "phase": phase_text(status.phase),
+        "detail": status.detail,
+        "desired_entries": status.desired_entries,
+        "updates_written": status.updates_written,
+        "foreign_removed": status.foreign_removed,
+        "sessions": status.sessions,
+    }
+
+
+def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
+    """Return a job as JSON shows it."""
+    spec, params = job.spec, job.parameters
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "generation": job.generation,
+        "rings": [list(ring.hosts) for ring in spec.rings],
+        "queue_pairs": [
+            {"src": pair.src, "dst": pair.dst, "dest_qp": pair.dest_qp} for pair in spec.queue_pairs
+        ],
+        "match": _match_text(spec),
+        "tag": _tag_dict(spec),
+        "profile": spec.profile or "ringstep",
+        "parameters": {
+            "k": params.k,
+            "tau": f"{params.tau.num}/{params.tau.den}",
+            "t_win_us": params.t_win_us,
+            "n_sample": params.n_sample,
+            "n_warmup": params.n_warmup,
+            "alpha_max": params.alpha_max,
+            "q_gate": None if params.q_gate == Q_GATE_OFF else params.q_gate,
+            "step_bits": params.step_bits,
+            "job_bits": params.job_bits,
+            "mode": _enum(jobs_pb2.ProgressMode.Name(params.mode), "PROGRESS_MODE_"),
+            "packets_per_step": params.packets_per_step,
+            "enabled": params.enabled,
+            "scope": _enum(jobs_pb2.Scope.Name(params.scope), "SCOPE_"),
+        },
+        "programming": [
+            {"switch": item.switch, "phase": phase_text(item.phase), "detail": item.detail}
+            for item in job.programming
+        ],
+        "created_unix_ms": job.created_unix_ms,
+        "problem": job.problem,
+        "request_id": job.request_id,
+    }
+
+
+def _match_text(spec: jobs_pb2.JobSpec) -> str:
+    if spec.match != jobs_pb2.MATCH_KIND_UNSPECIFIED:
+        return _enum(jobs_pb2.MatchKind.Name(spec.match), "MATCH_KIND_")
+    if spec.HasField("tag"):
+        return "tag"
+    return "dst_qp" if spec.queue_pairs else "pair"
+
+
+def _tag_dict(spec: jobs_pb2.JobSpec) -> dict[str, Any] | None:
+    if not spec.HasField("tag"):
+        return None
+    carrier = _enum(jobs_pb2.TagCarrier.Name(spec.tag.carrier), "TAG_CARRIER_")
+    return {"carrier": carrier, "value": spec.tag.value}
+
+
+def state_dict(state: jobs_pb2.StateResponse) -> list[dict[str, Any]]:
+    """Return what the switches say about a job as JSON shows it."""
+    return [
+        {
+            "switch": switch.switch,
+            "error": switch.error,
+            "counters": _counters(switch),
+            "blocks": [
+                {
+                    "block": block.block,
+                    "egress_ports": list(block.egress_ports),
+                    "error": block.error,
+                    "generation": block.generation,
+                    "step_min": block.step_min,
+                    "psn_rec": block.psn_rec,
+                    "alpha": block.alpha,
+                    "cnt_total": block.cnt_total,
+                    "cnt_op": block.cnt_op,
+                    "win_start_us": block.win_start_us,
+                    "now_us": block.now_us,
+                }
+                for block in switch.blocks
+            ],
+        }
+        for switch in state.switches
+    ]
+
+
+def _counters(switch: jobs_pb2.SwitchJobState) -> dict[str, int] | None:
+    if not switch.HasField("counters"):
+        return None
+    counters = switch.counters
+    return {
+        "data": counters.data,
+        "marks": counters.marks,
+        "red_marks": counters.red_marks,
+        "corrections": counters.corrections,
+        "advances": counters.advances,
+    }
+
+
+_PHASE_STYLE = {"in sync": "green", "error": "red", "unmanaged": "dim"}
+
+
+def _phase_markup(phase: str) -> str:
+    return f"[{_PHASE_STYLE.get(phase, 'yellow')}]{phase}[/]"
+
+
+def switch_table(switches: Iterable[switches_pb2.Switch]) -> Table:
+    """Return all switches as a table for people."""
+    table = Table(title="Switches")
+    for heading in ("name", "role", "device", "address", "state", "entries", "why"):
+        table.add_column(heading, overflow="fold")
+    for switch in switches:
+        view = switch_dict(switch)
+        table.add_row(
+            view["name"],
+            view["role"],
+            str(view["device_id"]),
+            view["address"] or "-",
+            _phase_markup(view["phase"]),
+            str(view["desired_entries"]),
+            view["detail"],
+        )
+    return table
+
+
+def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
+    """Return jobs as a table for people."""
+    table = Table(title="Jobs")
+    for heading in ("id", "name", "ring", "match", "profile", "k", "scope", "switches"):
+        table.add_column(heading, overflow="fold")
+    for job in jobs:
+        view = job_dict(job)
+        params = view["parameters"]
+        table.add_row(
+            str(view["id"]),
+            view["name"],
+            "; ".join(" ".join(ring) for ring in view["rings"])
+            or f"{len(view['queue_pairs'])} queue pairs",
+            view["match"],
+            view["profile"],
+            f"{params['k']:.4g}" + ("" if params["enabled"] else " (paused)"),
+            params["scope"],
+            _programming_text(view),
+        )
+    return table
+
+
+def _programming_text(view: dict[str, Any]) -> str:
+    if view["problem"]:
+        return f"[red]{view['problem']}[/]"
+    items = view["programming"]
+    late = [item for item in items if item["phase"] != "in sync"]
+    if not late:
+        return f"[green]{len(items)} in sync[/]"
+    names = ", ".join(f"{item['switch']} {_phase_markup(item['phase'])}" for item in late)
+    return f"{len(items) - len(late)} of {len(items)} in sync; {names}"
+
+
+def parameter_table(job: jobs_pb2.Job) -> Table:
+    """Return one job's parameters as a table for people."""
+    view = job_dict(job)
+    table = Table(title=f"Job {view['id']} {view['name']}", show_header=False)
+    table.add_row("generation", str(view["generation"]))
+    for ring in view["rings"]:
+        table.add_row("ring", " -> ".join([*ring, ring[0]]))
+    if view["queue_pairs"]:
+        table.add_row(
+            "queue pairs",
+            " ".join(f"{qp['src']}:{qp['dst']}:{qp['dest_qp']}" for qp in view["queue_pairs"]),
+        )
+    tag = view["tag"]
+    table.add_row("match", view["match"] + (f" {tag['carrier']}={tag['value']}" if tag else ""))
+    table.add_row("profile", view["profile"])
+    for key, value in view["parameters"].items():
+        table.add_row(key, "off" if value is None else f"{value:.4g}" if key == "k" else str(value))
+    table.add_row("switches", _programming_text(view))
+    return table
+
+
+def state_table(state: jobs_pb2.StateResponse) -> Table:
+    """Return the state blocks of a job as a table for people."""
+    table = Table(title="State, read through the data plane")
+    table.add_column("switch", overflow="fold")
+    for heading in ("ports", "block", "step_min", "psn_rec", "alpha", "ahead"):
+        table.add_column(heading, justify="right")
+    table.add_column("why", overflow="fold")
+    for switch in state_dict(state):
+        if switch["error"]:
+            table.add_row(switch["switch"], *["-"] * 6, f"[red]{switch['error']}[/]")
+        for block in switch["blocks"]:
+            ports = " ".join(str(port) for port in block["egress_ports"])
+            cells, why = _block_cells(block, state.job.generation)
+            table.add_row(switch["switch"], ports, str(block["block"]), *cells, why)
+    return table
+
+
+def _block_cells(block: dict[str, Any], generation: int) -> tuple[list[str], str]:
+    if block["error"]:
+        return ["-"] * 4, f"[red]{block['error']}[/]"
+    if block["generation"] != generation:
+        return ["-"] * 4, "[dim]no packet yet[/]"
+    return [
+        str(block["step_min"]),
+        str(block["psn_rec"]),
+        str(block["alpha"]),
+        f"{block['cnt_op']}/{block['cnt_total']}",
+    ], ""
+
+
+def counter_table(state: jobs_pb2.StateResponse) -> Table:
+    """Return the packet counters of a job as a table for people."""
+    table = Table(title="Packets")
+    table.add_column("switch", overflow="fold")
+    for heading in ("data", "marks", "RED marks", "corrections", "advances"):
+        table.add_column(heading, justify="right")
+    for switch in state_dict(state):
+        counters = switch["counters"] or {}
+        keys = ("data", "marks", "red_marks", "corrections", "advances")
+        table.add_row(switch["switch"], *(str(counters.get(key, "-")) for key in keys))
+    return table

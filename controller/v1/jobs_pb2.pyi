@@ -1,0 +1,329 @@
+from ringstep.controller.v1 import switches_pb2 as _switches_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class MatchKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MATCH_KIND_UNSPECIFIED: _ClassVar[MatchKind]
+    MATCH_KIND_DST_QP: _ClassVar[MatchKind]
+    MATCH_KIND_PAIR: _ClassVar[MatchKind]
+    MATCH_KIND_TAG: _ClassVar[MatchKind]
+
+class TagCarrier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TAG_CARRIER_UNSPECIFIED: _ClassVar[TagCarrier]
+    TAG_CARRIER_SPORT: _ClassVar[TagCarrier]
+    TAG_CARRIER_RESV6A: _ClassVar[TagCarrier]
+    TAG_CARRIER_DSCP: _ClassVar[TagCarrier]
+
+class ProgressMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROGRESS_MODE_UNSPECIFIED: _ClassVar[ProgressMode]
+    PROGRESS_MODE_PER_STEP: _ClassVar[ProgressMode]
+    PROGRESS_MODE_ANCHORED: _ClassVar[ProgressMode]
+
+class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCOPE_UNSPECIFIED: _ClassVar[Scope]
+    SCOPE_SWITCH: _ClassVar[Scope]
+    SCOPE_PORT: _ClassVar[Scope]
+MATCH_KIND_UNSPECIFIED: MatchKind
+MATCH_KIND_DST_QP: MatchKind
+MATCH_KIND_PAIR: MatchKind
+MATCH_KIND_TAG: MatchKind
+TAG_CARRIER_UNSPECIFIED: TagCarrier
+TAG_CARRIER_SPORT: TagCarrier
+TAG_CARRIER_RESV6A: TagCarrier
+TAG_CARRIER_DSCP: TagCarrier
+PROGRESS_MODE_UNSPECIFIED: ProgressMode
+PROGRESS_MODE_PER_STEP: ProgressMode
+PROGRESS_MODE_ANCHORED: ProgressMode
+SCOPE_UNSPECIFIED: Scope
+SCOPE_SWITCH: Scope
+SCOPE_PORT: Scope
+
+class Ring(_message.Message):
+    __slots__ = ("hosts",)
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class QueuePair(_message.Message):
+    __slots__ = ("src", "dst", "dest_qp")
+    SRC_FIELD_NUMBER: _ClassVar[int]
+    DST_FIELD_NUMBER: _ClassVar[int]
+    DEST_QP_FIELD_NUMBER: _ClassVar[int]
+    src: str
+    dst: str
+    dest_qp: int
+    def __init__(self, src: _Optional[str] = ..., dst: _Optional[str] = ..., dest_qp: _Optional[int] = ...) -> None: ...
+
+class Tag(_message.Message):
+    __slots__ = ("carrier", "value")
+    CARRIER_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    carrier: TagCarrier
+    value: int
+    def __init__(self, carrier: _Optional[_Union[TagCarrier, str]] = ..., value: _Optional[int] = ...) -> None: ...
+
+class Fraction(_message.Message):
+    __slots__ = ("num", "den")
+    NUM_FIELD_NUMBER: _ClassVar[int]
+    DEN_FIELD_NUMBER: _ClassVar[int]
+    num: int
+    den: int
+    def __init__(self, num: _Optional[int] = ..., den: _Optional[int] = ...) -> None: ...
+
+class MarkerOverrides(_message.Message):
+    __slots__ = ("k", "tau", "t_win_us", "n_sample", "n_warmup", "alpha_max", "q_gate", "step_bits", "job_bits", "mode", "packets_per_step", "enabled", "scope")
+    K_FIELD_NUMBER: _ClassVar[int]
+    TAU_FIELD_NUMBER: _ClassVar[int]
+    T_WIN_US_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    N_WARMUP_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_MAX_FIELD_NUMBER: _ClassVar[int]
+    Q_GATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_BITS_FIELD_NUMBER: _ClassVar[int]
+    JOB_BITS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    k: float
+    tau: Fraction
+    t_win_us: int
+    n_sample: int
+    n_warmup: int
+    alpha_max: int
+    q_gate: int
+    step_bits: int
+    job_bits: int
+    mode: ProgressMode
+    packets_per_step: int
+    enabled: bool
+    scope: Scope
+    def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ...) -> None: ...
+
+class MarkerParameters(_message.Message):
+    __slots__ = ("k", "tau", "t_win_us", "n_sample", "n_warmup", "alpha_max", "q_gate", "step_bits", "job_bits", "mode", "packets_per_step", "enabled", "scope")
+    K_FIELD_NUMBER: _ClassVar[int]
+    TAU_FIELD_NUMBER: _ClassVar[int]
+    T_WIN_US_FIELD_NUMBER: _ClassVar[int]
+    N_SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    N_WARMUP_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_MAX_FIELD_NUMBER: _ClassVar[int]
+    Q_GATE_FIELD_NUMBER: _ClassVar[int]
+    STEP_BITS_FIELD_NUMBER: _ClassVar[int]
+    JOB_BITS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PACKETS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    k: float
+    tau: Fraction
+    t_win_us: int
+    n_sample: int
+    n_warmup: int
+    alpha_max: int
+    q_gate: int
+    step_bits: int
+    job_bits: int
+    mode: ProgressMode
+    packets_per_step: int
+    enabled: bool
+    scope: Scope
+    def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ...) -> None: ...
+
+class JobSpec(_message.Message):
+    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RINGS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    MATCH_FIELD_NUMBER: _ClassVar[int]
+    TAG_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rings: _containers.RepeatedCompositeFieldContainer[Ring]
+    queue_pairs: _containers.RepeatedCompositeFieldContainer[QueuePair]
+    match: MatchKind
+    tag: Tag
+    profile: str
+    overrides: MarkerOverrides
+    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ...) -> None: ...
+
+class SwitchProgramming(_message.Message):
+    __slots__ = ("switch", "phase", "detail")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    phase: _switches_pb2.SwitchPhase
+    detail: str
+    def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("id", "generation", "spec", "parameters", "programming", "created_unix_ms", "problem", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMMING_FIELD_NUMBER: _ClassVar[int]
+    CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    generation: int
+    spec: JobSpec
+    parameters: MarkerParameters
+    programming: _containers.RepeatedCompositeFieldContainer[SwitchProgramming]
+    created_unix_ms: int
+    problem: str
+    request_id: str
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., parameters: _Optional[_Union[MarkerParameters, _Mapping]] = ..., programming: _Optional[_Iterable[_Union[SwitchProgramming, _Mapping]]] = ..., created_unix_ms: _Optional[int] = ..., problem: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class JobRef(_message.Message):
+    __slots__ = ("name", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("request_id", "spec")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    spec: JobSpec
+    def __init__(self, request_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobRef
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobRef
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
+
+class RenewResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobRef
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListResponse(_message.Message):
+    __slots__ = ("jobs", "next_page_token")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    next_page_token: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class StateRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: JobRef
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
+
+class StateResponse(_message.Message):
+    __slots__ = ("job", "switches")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    switches: _containers.RepeatedCompositeFieldContainer[SwitchJobState]
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ..., switches: _Optional[_Iterable[_Union[SwitchJobState, _Mapping]]] = ...) -> None: ...
+
+class BlockState(_message.Message):
+    __slots__ = ("block", "egress_ports", "generation", "step_min", "psn_rec", "alpha", "cnt_total", "cnt_op", "win_start_us", "now_us", "error")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_PORTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_MIN_FIELD_NUMBER: _ClassVar[int]
+    PSN_REC_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    CNT_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CNT_OP_FIELD_NUMBER: _ClassVar[int]
+    WIN_START_US_FIELD_NUMBER: _ClassVar[int]
+    NOW_US_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    egress_ports: _containers.RepeatedScalarFieldContainer[int]
+    generation: int
+    step_min: int
+    psn_rec: int
+    alpha: int
+    cnt_total: int
+    cnt_op: int
+    win_start_us: int
+    now_us: int
+    error: str
+    def __init__(self, block: _Optional[int] = ..., egress_ports: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ..., step_min: _Optional[int] = ..., psn_rec: _Optional[int] = ..., alpha: _Optional[int] = ..., cnt_total: _Optional[int] = ..., cnt_op: _Optional[int] = ..., win_start_us: _Optional[int] = ..., now_us: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class JobCounters(_message.Message):
+    __slots__ = ("data", "marks", "red_marks", "corrections", "advances")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    RED_MARKS_FIELD_NUMBER: _ClassVar[int]
+    CORRECTIONS_FIELD_NUMBER: _ClassVar[int]
+    ADVANCES_FIELD_NUMBER: _ClassVar[int]
+    data: int
+    marks: int
+    red_marks: int
+    corrections: int
+    advances: int
+    def __init__(self, data: _Optional[int] = ..., marks: _Optional[int] = ..., red_marks: _Optional[int] = ..., corrections: _Optional[int] = ..., advances: _Optional[int] = ...) -> None: ...
+
+class SwitchJobState(_message.Message):
+    __slots__ = ("switch", "blocks", "counters", "error")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockState]
+    counters: JobCounters
+    error: str
+    def __init__(self, switch: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[BlockState, _Mapping]]] = ..., counters: _Optional[_Union[JobCounters, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...

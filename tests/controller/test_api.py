@@ -1,0 +1,481 @@
+"""The gRPC API on loopback, with switches that do as they are told or with none at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from fake_switch import FakeSwitch
+
+from ringstep.controller.client import (
+    ControllerClient,
+    ControllerError,
+    NotProgrammedError,
+    job_spec,
+)
+from ringstep.controller.config import ControllerConfig, P4RuntimeConfig
+from ringstep.controller.fleet import Fleet
+from ringstep.controller.jobs import MatchKind, QueuePair, Tag, spec_from_proto
+from ringstep.controller.pipeline import Pipeline
+from ringstep.controller.serve import ListenError, running
+from ringstep.controller.service import read_stored_spec, spec_text
+from ringstep.controller.store import Store
+from ringstep.controller.v1 import jobs_pb2, switches_pb2
+from ringstep.fabric import Topology
+from ringstep.protocol.inband import StateReply
+from ringstep.protocol.tag import JobCarrier
+
+NewSwitch = Callable[..., Awaitable[FakeSwitch]]
+RING = [["h1", "h2", "h3", "h4"]]
+SWITCHES = ["tor1", "tor2", "spine1", "spine2"]
+
+
+@pytest.fixture
+def config(tmp_path: Path, fabric_text: str) -> ControllerConfig:
+    topology = tmp_path / "fabric.toml"
+    topology.write_text(fabric_text)
+    return ControllerConfig(
+        topology=topology,
+        listen="127.0.0.1:0",
+        store=f"sqlite:///{tmp_path / 'store.db'}",
+        p4runtime=P4RuntimeConfig(heartbeat_s=0.1, audit_s=0.3, retry_max_s=0.1, state_s=0.3),
+    )
+
+
+@asynccontextmanager
+async def controller(config: ControllerConfig) -> AsyncIterator[ControllerClient]:
+    async with running(config) as address, ControllerClient(address) as client:
+        yield client
+
+
+@asynccontextmanager
+async def refused(code: grpc.StatusCode, text: str) -> AsyncIterator[None]:
+    with pytest.raises(ControllerError) as caught:
+        yield
+    assert caught.value.code is code
+    assert text in caught.value.text
+
+
+async def test_registered_job_has_id_parameters_and_switches(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        job = await client.register(job_spec("resnet", rings=RING, k=0.5))
+        assert (job.id, job.generation, job.spec.name) == (1, 1, "resnet")
+        assert job.parameters.k == 0.5
+        assert job.parameters.scope == jobs_pb2.SCOPE_PORT
+        assert [item.switch for item in job.programming] == sorted(SWITCHES)
+        assert {item.phase for item in job.programming} == {switches_pb2.SWITCH_PHASE_UNMANAGED}
+        assert await client.get("resnet") == await client.get(1) == job
+        assert await client.jobs() == [job]
+
+
+async def test_jobs_survive_a_restart_of_the_controller(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        before = await client.register(job_spec("resnet", rings=RING, profile="paper"), "r1")
+    async with controller(config) as client:
+        assert await client.get("resnet") == before
+        assert await client.register(job_spec("resnet", rings=RING, profile="paper"), "r1") == (
+            before
+        )
+        assert (await client.register(job_spec("other", rings=[["h1", "h3"]]))).id == 2
+
+
+async def test_repeated_request_is_harmless_and_another_spec_is_not(
+    config: ControllerConfig,
+) -> None:
+    async with controller(config) as client:
+        first = await client.register(job_spec("a", rings=RING), "r1")
+        assert await client.register(job_spec("a", rings=RING), "r1") == first
+        async with refused(grpc.StatusCode.ALREADY_EXISTS, "with another spec"):
+            await client.register(job_spec("a", rings=RING, k=0.1), "r1")
+        async with refused(grpc.StatusCode.ALREADY_EXISTS, "job 'a' is already registered as"):
+            await client.register(job_spec("a", rings=RING), "r2")
+        assert len(await client.jobs()) == 1
+
+
+async def test_jobs_whose_packets_would_be_confused_are_refused(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        await client.register(job_spec("a", rings=RING))
+        async with refused(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "job 'a' (1) already owns packets that match job_by_pair",
+        ):
+            await client.register(job_spec("b", rings=[["h1", "h2"]]))
+        by_qp = job_spec("b", queue_pairs=[QueuePair("h1", "h2", 17)])
+        assert (await client.register(by_qp)).id == 2
+        tagged = job_spec("c", rings=RING, tag=Tag(JobCarrier.SPORT, 1), job_bits=2)
+        assert (await client.register(tagged)).id == 3
+        async with refused(grpc.StatusCode.FAILED_PRECONDITION, "job 'c' (3) already owns"):
+            await client.register(
+                job_spec("d", rings=RING, tag=Tag(JobCarrier.SPORT, 7), job_bits=4)
+            )
+        await client.release("c")
+        await client.register(job_spec("d", rings=RING, tag=Tag(JobCarrier.SPORT, 7), job_bits=4))
+
+
+async def test_released_job_is_gone(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        await client.register(job_spec("a", rings=RING))
+        assert (await client.release("a")).id == 1
+        for attempt in (client.release("a"), client.get(1), client.state("a")):
+            async with refused(grpc.StatusCode.NOT_FOUND, "'ringstep job list' shows"):
+                await attempt
+        assert await client.jobs() == []
+        assert (await client.register(job_spec("a", rings=RING))).id == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (job_spec("a", rings=[["h1", "h9"]]), "host 'h9' is not in the topology; known hosts: h1"),
+        (job_spec("a", rings=[["h1"]]), "spec.rings[1].hosts: a ring of 1 hosts has no edges"),
+        (job_spec("", rings=RING), "spec.name: '' is not a job name"),
+        (job_spec("a", rings=RING, match=MatchKind.DST_QP), "spec.queue_pairs: empty"),
+        (jobs_pb2.JobSpec(), "spec.name: '' is not a job name"),
+    ],
+)
+async def test_bad_requests_name_the_field_and_change_nothing(
+    config: ControllerConfig, spec: jobs_pb2.JobSpec, text: str
+) -> None:
+    async with controller(config) as client:
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, text):
+            await client.register(spec)
+        assert await client.jobs() == []
+        assert (await client.register(job_spec("a", rings=RING))).id == 1
+
+
+async def test_bad_references_and_tokens_are_refused(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "job: empty; give the name or the"):
+            await client.get("")
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "job.id: 16384: must be in 1..16383"):
+            await client.get(16384)
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "request_id: 129 characters"):
+            await client.register(job_spec("a", rings=RING), "x" * 129)
+        with pytest.raises(grpc.aio.AioRpcError, match="does not come from this service"):
+            await client._jobs.List(jobs_pb2.ListRequest(page_token="next"))
+
+
+async def test_jobs_are_listed_in_pages(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        for qp in range(1, 6):
+            await client.register(job_spec(f"j{qp}", queue_pairs=[QueuePair("h1", "h3", qp)]))
+        names: list[list[str]] = []
+        token = ""
+        while True:
+            page = await client._jobs.List(jobs_pb2.ListRequest(page_size=2, page_token=token))
+            names.append([job.spec.name for job in page.jobs])
+            token = page.next_page_token
+            if not token:
+                break
+        assert names == [["j1", "j2"], ["j3", "j4"], ["j5"]]
+        assert len(await client.jobs()) == 5
+
+
+async def test_concurrent_registrations_get_different_ids(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        jobs = await asyncio.gather(
+            *(
+                client.register(job_spec(f"j{qp}", queue_pairs=[QueuePair("h1", "h3", qp)]))
+                for qp in range(1, 21)
+            )
+        )
+        assert sorted(job.id for job in jobs) == list(range(1, 21))
+        same = await asyncio.gather(
+            *(
+                client.register(job_spec("same", queue_pairs=[QueuePair("h1", "h3", 99)]), "r")
+                for _ in range(5)
+            )
+        )
+        assert {job.id for job in same} == {21}
+
+
+async def test_switches_of_the_topology_are_listed_before_they_are_added(
+    config: ControllerConfig,
+) -> None:
+    async with controller(config) as client:
+        switches = await client.switches()
+        assert [switch.name for switch in switches] == SWITCHES
+        assert {switch.status.phase for switch in switches} == {switches_pb2.SWITCH_PHASE_UNMANAGED}
+        assert "ringstep switch add" in switches[0].status.detail
+
+
+async def test_added_switch_is_programmed_and_stays_added(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    switch = await new_switch()
+    async with controller(config) as client:
+        added = await client.add_switch("tor1", switch.address)
+        assert (added.device_id, added.address) == (1, switch.address)
+        (ready,) = await client.wait_switches(["tor1"])
+        assert ready.status.desired_entries == len(switch.entities)
+        assert ready.status.updates_written == len(switch.writes)
+        again = await client.add_switch("tor1", switch.address)
+        assert again.status.sessions == 1
+    async with controller(config) as client:
+        (ready,) = await client.wait_switches(["tor1"])
+        assert ready.address == switch.address
+        assert ready.status.updates_written == 0
+        await client.remove_switch("tor1")
+        async with refused(grpc.StatusCode.NOT_FOUND, "is not kept programmed"):
+            await client.remove_switch("tor1")
+    assert switch.entities
+
+
+async def test_switch_moves_to_another_address(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    first, second = await new_switch(), await new_switch()
+    async with controller(config) as client:
+        await client.add_switch("tor1", first.address)
+        await client.wait_switches(["tor1"])
+        await client.add_switch("tor1", second.address)
+        (moved,) = await client.wait_switches(["tor1"])
+        assert moved.address == second.address
+        assert second.lines() == first.lines()
+
+
+async def test_address_in_the_topology_is_enough(
+    config: ControllerConfig, new_switch: NewSwitch, fabric_text: str
+) -> None:
+    switch = await new_switch()
+    config.topology.write_text(
+        fabric_text.replace("device_id = 1\n", f'device_id = 1\np4runtime = "{switch.address}"\n')
+    )
+    async with controller(config) as client:
+        await client.wait_switches(["tor1"])
+    assert switch.pushes == 1
+
+
+async def test_switches_that_make_no_sense_are_refused(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    switch = await new_switch()
+    async with controller(config) as client:
+        async with refused(grpc.StatusCode.NOT_FOUND, "known switches: tor1, tor2, spine1, spine2"):
+            await client.add_switch("tor9", switch.address)
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "address: 'tor1' is not HOST:PORT"):
+            await client.add_switch("tor1", "tor1")
+        await client.add_switch("tor1", switch.address)
+        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "is already switch 'tor1'"):
+            await client.add_switch("tor2", switch.address, device_id=1)
+
+
+async def all_switches(client: ControllerClient, new_switch: NewSwitch) -> dict[str, FakeSwitch]:
+    switches = {name: await new_switch() for name in SWITCHES}
+    for name, switch in switches.items():
+        await client.add_switch(name, switch.address)
+    await client.wait_switches()
+    return switches
+
+
+async def test_job_reaches_its_switches_and_leaves_them_again(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    async with controller(config) as client:
+        switches = await all_switches(client, new_switch)
+        before = {name: switch.lines() for name, switch in switches.items()}
+        await client.register(job_spec("local", rings=[["h1", "h2"]]))
+        job = await client.wait_programmed("local")
+        assert [item.switch for item in job.programming] == ["tor1"]
+        # Two rules, two blocks, one set of parameters.
+        assert len(switches["tor1"].lines()) == len(before["tor1"]) + 5
+        assert all(switches[name].lines() == before[name] for name in SWITCHES[1:])
+        await client.release("local")
+        await client.wait_switches()
+        assert switches["tor1"].lines() == before["tor1"]
+
+
+async def test_waiting_for_a_switch_that_is_not_there_tells_why(config: ControllerConfig) -> None:
+    async with controller(config) as client:
+        await client.register(job_spec("a", rings=[["h1", "h2"]]))
+        with pytest.raises(NotProgrammedError) as caught:
+            await client.wait_programmed("a", timeout_s=0.05)
+    assert str(caught.value) == (
+        "job 'a' is registered as 1, but not programmed everywhere after 0.05 s: tor1 is "
+        "unmanaged: has no P4Runtime address; add it with 'ringstep switch add'"
+    )
+
+
+STATE = StateReply(0, 0, 0, 5000, 1, 7, 99, 3, 40, 10, 4900, ((1, 7, 5),) * 4)
+
+
+async def test_state_tells_blocks_counters_and_what_could_not_be_read(
+    config: ControllerConfig, new_switch: NewSwitch, pipeline: Pipeline
+) -> None:
+    async with controller(config) as client:
+        tor1 = await new_switch(states={0: STATE, 1: replace(STATE, step_min=8, generation=9)})
+        tor1.counters[pipeline.schema.counters["job_marks"].id, 1] = 12
+        spine1 = await new_switch()
+        await client.add_switch("tor1", tor1.address)
+        await client.add_switch("spine1", spine1.address)
+        await client.wait_switches(["tor1", "spine1"])
+        await client.register(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        reply = await client.state("a")
+        of = {switch.switch: switch for switch in reply.switches}
+        assert list(of) == sorted(SWITCHES)
+        assert [list(block.egress_ports) for block in of["tor1"].blocks] == [[11], [12]]
+        assert [block.step_min for block in of["tor1"].blocks] == [7, 8]
+        first = of["tor1"].blocks[0]
+        assert (first.psn_rec, first.alpha, first.cnt_total, first.cnt_op) == (99, 3, 40, 10)
+        assert (first.generation, first.win_start_us, first.now_us) == (1, 4900, 5000)
+        assert of["tor1"].counters.marks == 12
+        assert "the data plane did not answer 3 reads" in of["spine1"].blocks[0].error
+        assert of["spine1"].HasField("counters")
+        assert of["tor2"].error == (
+            "tor2 has no P4Runtime address; add it with 'ringstep switch add'"
+        )
+        await spine1.stop()
+        await asyncio.sleep(0.3)
+        again = await client.state("a")
+        gone = next(switch for switch in again.switches if switch.switch == "spine1")
+        assert spine1.address in gone.error
+        assert not gone.HasField("counters")
+
+
+async def test_all_ports_of_a_switch_share_the_papers_block(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    async with controller(config) as client:
+        tor1 = await new_switch(states={0: STATE})
+        await client.add_switch("tor1", tor1.address)
+        await client.wait_switches(["tor1"])
+        await client.register(job_spec("a", rings=RING, profile="paper"))
+        reply = await client.state("a")
+        state = next(switch for switch in reply.switches if switch.switch == "tor1")
+        assert [list(block.egress_ports) for block in state.blocks] == [[1, 2, 11, 12]]
+
+
+async def test_job_whose_host_left_the_topology_is_kept_with_the_reason(
+    config: ControllerConfig, fabric_text: str
+) -> None:
+    async with controller(config) as client:
+        await client.register(job_spec("a", rings=RING))
+    head, _, _ = fabric_text.partition('[[host]]\nname = "h4"')
+    links = fabric_text[fabric_text.index("[[link]]") :].replace(
+        '[[link]]\na = "tor2:2"\nb = "h4"\nrate = "10G"\n', ""
+    )
+    config.topology.write_text(head + links)
+    async with controller(config) as client:
+        job = await client.get("a")
+        assert "host 'h4' is not in the topology" in job.problem
+        assert list(job.programming) == []
+        with pytest.raises(NotProgrammedError, match="host 'h4' is not in the topology"):
+            await client.wait_programmed("a", timeout_s=0.05)
+        await client.release("a")
+    config.topology.write_text(fabric_text)
+
+
+async def test_job_follows_a_topology_that_grew(config: ControllerConfig, fabric_text: str) -> None:
+    async with controller(config) as client:
+        before = await client.register(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+    third = (
+        '[[switch]]\nname = "spine3"\ndevice_id = 13\nrole = "spine"\nmac = "02:00:00:00:13:00"\n'
+        '[[link]]\na = "tor1:13"\nb = "spine3:1"\nrate = "10G"\n'
+        '[[link]]\na = "tor2:13"\nb = "spine3:2"\nrate = "10G"\n'
+    )
+    config.topology.write_text(fabric_text + third)
+    async with controller(config) as client:
+        job = await client.get("a")
+        assert (job.id, job.generation) == (before.id, before.generation)
+        assert "spine3" in [item.switch for item in job.programming]
+        state = await client.state("a")
+        tor1 = next(switch for switch in state.switches if switch.switch == "tor1")
+        assert tor1.error
+
+
+async def test_second_controller_on_the_same_port_is_refused(config: ControllerConfig) -> None:
+    async with running(config) as address:
+        other = config.model_copy(update={"listen": address, "store": "sqlite://"})
+        with pytest.raises(ListenError, match="the port is in use"):
+            async with running(other):
+                pass
+    async with running(config.model_copy(update={"listen": address})) as again:
+        assert again == address
+
+
+async def test_no_controller_is_said_with_a_way_out(config: ControllerConfig) -> None:
+    async with running(config) as address:
+        pass
+    async with (
+        ControllerClient(address) as client,
+        refused(grpc.StatusCode.UNAVAILABLE, "'ringstep controller serve'"),
+    ):
+        await client.jobs()
+
+
+async def test_clients_reach_loopback_whatever_proxy_is_set(
+    config: ControllerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with controller(config) as client:
+        assert await client.jobs() == []
+
+
+async def test_failing_store_is_an_error_and_changes_nothing(
+    config: ControllerConfig, tmp_path: Path
+) -> None:
+    async with controller(config) as client:
+        kept = await client.register(job_spec("a", rings=RING))
+        with sqlite3.connect(tmp_path / "store.db") as other:
+            other.execute("ALTER TABLE blocks RENAME TO away")
+        async with refused(grpc.StatusCode.INTERNAL, "the store failed (no such table: blocks)"):
+            await client.register(job_spec("b", queue_pairs=[QueuePair("h1", "h3", 1)]))
+        async with refused(grpc.StatusCode.INTERNAL, "nothing was changed"):
+            await client.release("a")
+        assert await client.jobs() == [kept]
+        with other:
+            other.execute("ALTER TABLE away RENAME TO blocks")
+        other.close()
+        await client.release("a")
+
+
+async def test_client_that_hangs_up_leaves_no_half_registered_job(
+    topology: Topology,
+    store: Store,
+    pipeline: Pipeline,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is in the store is in memory too, although the call was cancelled in between."""
+    entered, go_on = threading.Event(), threading.Event()
+    real = store.register
+
+    def slow(**arguments: Any) -> Any:
+        entered.set()
+        go_on.wait()
+        return real(**arguments)
+
+    monkeypatch.setattr(store, "register", slow)
+    message = job_spec("a", rings=RING)
+    spec = spec_from_proto(message)
+    async with Fleet(topology, store, pipeline, read_stored_spec) as fleet:
+        call = asyncio.create_task(fleet.register(spec, spec_text(message), "{}", ""))
+        await eventually(entered.is_set)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        go_on.set()
+        await eventually(fleet.jobs)
+        assert [job.stored for job in fleet.jobs()] == store.live_jobs()
+
+
+async def test_nothing_is_left_when_the_controller_ends(
+    config: ControllerConfig, new_switch: NewSwitch, eventually: Any
+) -> None:
+    switch = await new_switch()
+    before = asyncio.all_tasks()
+    async with controller(config) as client:
+        await client.add_switch("tor1", switch.address)
+        await client.wait_switches(["tor1"])
+    await eventually(lambda: not switch._streams)
+    left = [task for task in asyncio.all_tasks() - before if "programmer" in task.get_name()]
+    assert left == []

@@ -1,0 +1,131 @@
+"""A program that is not the controller's is refused before a switch is touched."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from finsy.pbutil import from_text
+from finsy.proto import p4i
+
+from ringstep.controller.pipeline import (
+    DEFAULT_P4INFO,
+    TABLES,
+    PipelineError,
+    load_pipeline,
+    make_pipeline,
+)
+from ringstep.controller.plan import TABLE_ORDER
+
+
+def packaged_p4info() -> p4i.P4Info:
+    text = (importlib.resources.files("ringstep") / "p4build" / DEFAULT_P4INFO).read_text()
+    return from_text(text, p4i.P4Info)
+
+
+def table(info: p4i.P4Info, alias: str) -> p4i.Table:
+    return next(table for table in info.tables if table.preamble.alias == alias)
+
+
+def test_packaged_program_is_the_controllers() -> None:
+    pipeline = load_pipeline()
+    assert pipeline.cookie != 0
+    assert {table.alias for table in pipeline.schema.tables} == set(TABLES)
+
+
+def test_every_table_with_entries_has_its_place_in_the_writing_order() -> None:
+    assert set(TABLE_ORDER) == TABLES.keys() - {"switch_config"}
+
+
+def test_cookie_changes_with_either_file() -> None:
+    info = packaged_p4info()
+    first = make_pipeline(info, b"{}", "x").cookie
+    assert make_pipeline(info, b"{} ", "x").cookie != first
+    info.pkg_info.version = "other"
+    assert make_pipeline(info, b"{}", "x").cookie != first
+
+
+def drop_table(info: p4i.P4Info) -> None:
+    info.tables.remove(table(info, "planned_path"))
+
+
+def narrow_field(info: p4i.P4Info) -> None:
+    table(info, "route_v6").match_fields[0].bitwidth = 64
+
+
+def other_kind(info: p4i.P4Info) -> None:
+    table(info, "job_by_tag").match_fields[0].match_type = p4i.MatchField.EXACT
+
+
+def extra_field(info: p4i.P4Info) -> None:
+    table(info, "red").match_fields.add(
+        id=9, name="colour", bitwidth=2, match_type=p4i.MatchField.EXACT
+    )
+
+
+def const_default(info: p4i.P4Info) -> None:
+    route = table(info, "route_v4")
+    route.const_default_action_id = route.action_refs[0].id
+
+
+def narrow_param(info: p4i.P4Info) -> None:
+    action = next(action for action in info.actions if action.preamble.alias == "set_block")
+    action.params[0].bitwidth = 8
+
+
+def small_counter(info: p4i.P4Info) -> None:
+    next(c for c in info.counters if c.preamble.alias == "job_marks").size = 16
+
+
+def no_op(info: p4i.P4Info) -> None:
+    header = next(
+        header
+        for header in info.controller_packet_metadata
+        if header.preamble.alias == "packet_out"
+    )
+    del header.metadata[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop_table, "table planned_path is missing"),
+        (narrow_field, "table route_v6, field dst_addr: LPM of 64 bits; needs LPM of 128 bits"),
+        (other_kind, "table job_by_tag, field sport: EXACT of 16 bits; needs TERNARY of 16 bits"),
+        (extra_field, "table red, field colour: unknown to the controller"),
+        (const_default, "table route_v4: default action is const; must be settable"),
+        (narrow_param, "action set_block: parameters {'block': 8}; needs {'block': 16}"),
+        (small_counter, "counter job_marks: size 16; needs 16384 cells"),
+        (no_op, "header packet_out: field op of 7 bits is missing"),
+    ],
+)
+def test_every_difference_is_named(change: Callable[[p4i.P4Info], None], message: str) -> None:
+    info = packaged_p4info()
+    change(info)
+    with pytest.raises(PipelineError) as caught:
+        make_pipeline(info, b"{}", "other.p4info.txtpb")
+    head, *differences = str(caught.value).splitlines()
+    assert head == (
+        "other.p4info.txtpb: not the program of this controller; compile "
+        "p4src/ringstep_v1model.p4 of the same version"
+    )
+    assert differences == [f"  {message}"]
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.p4info.txtpb"
+    with pytest.raises(PipelineError, match=r"none\.p4info\.txtpb: cannot be read \(No such file"):
+        load_pipeline(missing)
+    broken = tmp_path / "broken.txtpb"
+    broken.write_text("tables { preamble {")
+    with pytest.raises(PipelineError, match=r"broken\.txtpb: not a P4Info in text form"):
+        load_pipeline(broken)
+    broken.write_text("")
+    with pytest.raises(PipelineError, match=r"broken\.txtpb: not a P4Info in text form"):
+        load_pipeline(broken)
+    no_json = tmp_path / "x.json"
+    no_json.write_text("P4")
+    with pytest.raises(PipelineError, match=r"x\.json: not JSON .* use what p4c-bm2-ss writes"):
+        load_pipeline(device_json=no_json)
