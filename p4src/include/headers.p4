@@ -168,6 +168,7 @@ struct metadata_t {
     bit<6> dscp;
     // Set in ingress.
     bit<32> ecmp_seed;
+    bit<16> ecmp_choice;
     nexthop_t nexthop_id;
     job_t job;
     path_t path_id;

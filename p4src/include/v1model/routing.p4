@@ -3,9 +3,8 @@
 control Routing(inout headers_t hdr,
                 inout metadata_t meta,
                 inout standard_metadata_t standard_metadata) {
-    // One selector for both families: its inputs are metadata. The member is
-    // crc32(seed, src, dst, protocol, sport, dport) mod group size.
-    action_selector(HashAlgorithm.crc32, 1024, 32) ecmp;
+    // The member is ecmp_choice mod group size.
+    action_selector(HashAlgorithm.identity, 1024, 16) ecmp;
 
     action drop() {
         mark_to_drop(standard_metadata);
@@ -48,12 +47,7 @@ control Routing(inout headers_t hdr,
     table nexthop {
         key = {
             meta.nexthop_id : exact @name("nexthop_id");
-            meta.ecmp_seed : selector;
-            meta.src_addr : selector;
-            meta.dst_addr : selector;
-            meta.protocol : selector;
-            meta.sport : selector;
-            meta.dport : selector;
+            meta.ecmp_choice : selector;
         }
         actions = { forward; }
         implementation = ecmp;
@@ -66,6 +60,20 @@ control Routing(inout headers_t hdr,
         actions = { forward; @defaultonly NoAction; }
         const default_action = NoAction();
         size = 16384;
+    }
+
+    // CRC-32 is linear: with the seed among its inputs, flows that share an uplink of one switch
+    // would share one of the next, whatever its seed. So the seed goes through the finalizer of
+    // MurmurHash3, of which the upper half is taken.
+    action choose_member() {
+        bit<32> mix;
+        hash(mix, HashAlgorithm.crc32, 32w0,
+             { meta.src_addr, meta.dst_addr, meta.protocol, meta.sport, meta.dport },
+             64w0x100000000);
+        mix = mix ^ meta.ecmp_seed;
+        mix = (mix ^ (mix >> 16)) * 32w0x85EBCA6B;
+        mix = (mix ^ (mix >> 13)) * 32w0xC2B2AE35;
+        meta.ecmp_choice = mix[31:16];
     }
 
     apply {
@@ -94,6 +102,7 @@ control Routing(inout headers_t hdr,
         if (meta.nexthop_id != 0) {
             if (meta.path_id == 0 || !planned_path.apply().hit) {
                 switch_config.apply();
+                choose_member();
                 // BMv2 has no default action on a table with an action profile.
                 if (!nexthop.apply().hit) {
                     drop();

@@ -1,0 +1,147 @@
+"""Random traffic of several jobs: the committed program against the reference, packet for packet.
+
+The golden vectors are scenes that somebody thought of; this is what nobody thought of.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from committed_program import JOB_COUNTERS, Bench, host
+from sample_frames import frame
+
+from ringstep.protocol.marker import JobCounters, Marker, MarkerParams, ProgressMode, Scope
+from ringstep.protocol.rocev2 import DATA_OPCODES, build, is_last, parse
+from ringstep.protocol.tag import TagLayout
+
+PORTS = (1, 2, 3)
+PACKETS = 600
+
+
+@dataclass
+class Job:
+    """One job on the switch, its reference, and where its traffic is."""
+
+    number: int
+    marker: Marker
+    step: int
+    psn: int
+
+    def block(self, port: int) -> int:
+        """Return the block of a port: jobs get four in a row."""
+        return self.number % 100 * 4 + (port if self.marker.scope is Scope.PORT else 0)
+
+
+def random_params(source: random.Random) -> MarkerParams:
+    step_bits = source.choice([3, 5, 14])
+    tau_den = source.choice([1, 4, 255])
+    return MarkerParams(
+        k=source.choice([0, 655, 20_000, 65536]),
+        tau_num=source.randint(0, tau_den),
+        tau_den=tau_den,
+        t_win=source.choice([1, 30, 400]),
+        n_sample=source.choice([0, 3, 10]),
+        n_warmup=source.choice([0, 2, 5]),
+        alpha_max=source.choice([1, 3, 255]),
+        q_gate=source.choice([None, None, 0]),
+        layout=TagLayout(14 - step_bits, step_bits),
+        mode=source.choice(list(ProgressMode)),
+        packets_per_step=source.choice([0, 0, 6]),
+        enabled=source.random() < 0.9,
+        generation=source.randint(1, 255),
+    )
+
+
+def install(bench: Bench, job: Job, v6: bool) -> None:
+    bench.job_params(job.number, job.marker.params)
+    for port in PORTS:
+        bench.job_by_dst_qp(host(port, v6), job.number, job.number)
+        bench.block_map(job.number, port, job.block(port))
+
+
+def next_packet(job: Job, source: random.Random) -> tuple[int, int, int]:
+    """Return (opcode, step, psn): mostly a ring that moves on, sometimes anything."""
+    steps = job.marker.params.layout.step_mask + 1
+    if source.random() < 0.05:
+        return source.choice(sorted(DATA_OPCODES)), source.randrange(steps), source.getrandbits(24)
+    job.psn = (job.psn + 1) % (1 << 24)
+    ahead = source.choice([-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
+    step = (job.step + ahead) % steps
+    psn = job.psn + source.randint(-3, 3)
+    psn = max(psn, 0) if job.marker.params.mode is ProgressMode.PER_STEP else psn % (1 << 24)
+    opcode = source.choice(sorted(DATA_OPCODES)) if source.random() < 0.1 else 0x07
+    if is_last(opcode):
+        job.step = (job.step + 1) % steps
+        if job.marker.params.mode is ProgressMode.PER_STEP:
+            job.psn = 0
+    return opcode, step, psn
+
+
+@pytest.mark.parametrize("v6", [False, True], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("seed", range(6))
+def test_three_jobs_agree_with_three_references(seed: int, v6: bool) -> None:
+    source = random.Random(seed * 2 + v6)
+    bench = Bench()
+    bench.hosts(*PORTS)
+    jobs = [
+        Job(
+            number,
+            Marker(random_params(source), source.choice(list(Scope))),
+            source.getrandbits(14),
+            source.getrandbits(24) if number > 1 else 0,
+        )
+        for number in (1, 2, 16383)
+    ]
+    # One job that certainly has something to mark.
+    jobs[0].marker.update(
+        k=40_000, t_win=2000, n_warmup=1, q_gate=None, enabled=True, mode=ProgressMode.PER_STEP
+    )
+    for job in jobs:
+        install(bench, job, v6)
+    now = source.getrandbits(48)
+    marked = 0
+    for turn in range(PACKETS):
+        now += source.choice([1, 1, 3, 40, 500])
+        job = source.choice(jobs)
+        if source.random() < 0.02:
+            changed = random_params(source)
+            job.marker.update(
+                k=changed.k or 1,
+                alpha_max=changed.alpha_max,
+                enabled=changed.enabled or job is jobs[0],
+            )
+            if source.random() < 0.3:
+                job.marker.update(generation=changed.generation)
+            install(bench, job, v6)
+        opcode, step, psn = next_packet(job, source)
+        port, ecn = source.choice(PORTS), source.choice([0, 1, 2, 2, 2, 3])
+        bench.draw.value = source.choice([0, source.getrandbits(16), source.getrandbits(12)])
+        sport = job.marker.params.layout.sport(step)
+        data = build(
+            frame(
+                opcode, v6=v6, dst_ip=host(port, v6), sport=sport, psn=psn,
+                dest_qp=job.number, ecn=ecn,
+            )
+        )  # fmt: skip
+        ((_, left),) = bench.send(data, now)
+        decision = job.marker.on_packet(
+            now & (1 << 48) - 1, step & job.marker.params.layout.step_mask, psn, is_last(opcode),
+            ecn in (1, 2), bench.draw.value, port=port,
+        )  # fmt: skip
+        marked += decision.ce
+        assert parse(left).ecn == (3 if decision.ce else ecn), turn
+        for other in jobs:
+            for at in PORTS:
+                key = at if other.marker.scope is Scope.PORT else 0
+                if key in other.marker.blocks:
+                    expected = other.marker.block(at).as_dict()
+                    assert bench.block(other.block(at)) == expected, (turn, other.number, at)
+            for slot, anchor in enumerate(other.marker.anchors):
+                found = bench.anchor(other.number, slot)
+                assert found == (anchor.generation, anchor.step, anchor.base), (turn, slot)
+    assert marked
+    for job in jobs:
+        counted = {f: bench.counter(alias, job.number) for f, alias in JOB_COUNTERS.items()}
+        assert JobCounters(**counted) == job.marker.counters
