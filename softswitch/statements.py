@@ -1,0 +1,394 @@
+"""Actions as Python: primitives, hashes and checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ringstep.protocol.limits import DROP_PORT
+from ringstep.softswitch.errors import UnsupportedConstruct
+from ringstep.softswitch.expressions import Value, constant
+from ringstep.softswitch.hashes import ALGORITHMS
+from ringstep.softswitch.model import (
+    Calculation,
+    Call,
+    Checksum,
+    Expr,
+    FieldRef,
+    HeaderRef,
+    If,
+    Statement,
+)
+from ringstep.softswitch.pyir import Assign, Body, Branch, Effect
+from ringstep.softswitch.scope import Scope, choose
+
+
+class Statements:
+    """Translates the statements of one program. `arguments` are those of the action at hand."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self.arguments: tuple[Value, ...] = ()
+
+    def assign(self, target: FieldRef, value: Value) -> Body:
+        """`target` takes `value`, truncated to its width."""
+        stored = self._scope.expr.store(value, self._scope.program.field(target))
+        body: Body = [Assign(self._scope.field_var(target), stored.text)]
+        if not self._scope.program.headers[target.header].metadata:
+            body.append(Assign(self._scope.dirty_var(target.header), "1"))
+        return body
+
+    def block(self, body: tuple[Statement, ...]) -> Body:
+        """The statements of an action or of one of its branches."""
+        result: Body = []
+        for statement in body:
+            if isinstance(statement, If):
+                condition = self._scope.expr.condition(statement.condition, self.arguments)
+                then = self.block(statement.then)
+                otherwise = self.block(statement.otherwise)
+                result.extend(choose(condition, then, otherwise))
+            else:
+                result.extend(self.call(statement))
+        return result
+
+    def call(self, call: Call) -> Body:
+        """One primitive."""
+        handler: Callable[[Call], Body] = getattr(self, f"_do_{call.op}")
+        return handler(call)
+
+    def _data(self, expr: Expr, call: Call) -> Value:
+        return self._scope.expr.data(expr, self.arguments, call.where)
+
+    def _do_assign(self, call: Call) -> Body:
+        return self.assign(call.args[0], self._data(call.args[1], call))
+
+    _do_modify_field = _do_assign
+
+    def _do_assign_header(self, call: Call) -> Body:
+        to, source = call.args[0].name, call.args[1].name
+        names = self._scope.program.headers[to].fields
+        copies: Body = [
+            Assign(
+                self._scope.field_var(FieldRef(to, n)), self._scope.field_var(FieldRef(source, n))
+            )
+            for n in names
+        ]
+        if self._scope.program.headers[to].metadata:
+            return copies
+        valid = self._scope.valid_var(to)
+        moved: Body = [Assign(self._scope.moved(), "1")]
+        copies = [*copies, Assign(self._scope.dirty_var(to), "1"), Assign(valid, "1")]
+        return [
+            Branch([(f"{self._scope.valid_var(source)}", copies)], [Assign(valid, "0")]),
+            *moved,
+        ]
+
+    _do_copy_header = _do_assign_header
+
+    def _do_add_header(self, call: Call) -> Body:
+        name = call.args[0].name
+        header = self._scope.program.headers[name]
+        if header.metadata:
+            return []
+        valid = self._scope.valid_var(name)
+        fresh: Body = [Assign(self._scope.field_var(FieldRef(name, n)), "0") for n in header.fields]
+        fresh += [
+            Assign(valid, "1"),
+            Assign(self._scope.dirty_var(name), "1"),
+            Assign(self._scope.moved(), "1"),
+            Assign(self._scope.length(), f"{self._scope.length()} + {header.size}"),
+        ]
+        return [Branch([(f"not {valid}", fresh)])]
+
+    def _do_remove_header(self, call: Call) -> Body:
+        name = call.args[0].name
+        header = self._scope.program.headers[name]
+        if header.metadata:
+            return []
+        valid = self._scope.valid_var(name)
+        return [
+            Branch(
+                [
+                    (
+                        valid,
+                        [
+                            Assign(valid, "0"),
+                            Assign(self._scope.moved(), "1"),
+                            Assign(self._scope.length(), f"{self._scope.length()} - {header.size}"),
+                        ],
+                    )
+                ]
+            )
+        ]
+
+    def _do_mark_to_drop(self, call: Call) -> Body:
+        spec = self._scope.egress_spec()
+        return self.assign(spec, constant(DROP_PORT))
+
+    _do_drop = _do_mark_to_drop
+
+    def _do_no_op(self, call: Call) -> Body:
+        return []
+
+    _do_NoAction = _do_no_op  # noqa: N815 - the primitive's name
+
+    def _do_exit(self, call: Call) -> Body:
+        # BMv2 finishes the action, and looks at the mark before the next table or condition.
+        return [Assign(self._scope.exit_flag(), "1")]
+
+    def _in_bounds(self, index: Value, size: int) -> bool:
+        return index.within(0, size - 1)
+
+    def _do_register_read(self, call: Call) -> Body:
+        target, register, index = call.args
+        definition = self._scope.program.registers[register.name]
+        array = self._scope.bind("register", register.name, f"REG_{register.name}")
+        at = self._data(index, call)
+        top = (1 << definition.width) - 1
+        if self._in_bounds(at, definition.size):
+            return self.assign(target, Value(f"{array}[{at.text}]", 0, top, True))
+        # Out of range leaves the target as it was.
+        name = self._scope.expr.temporary()
+        old = self._scope.field_value(target)
+        text = f"{array}[{name}] if 0 <= ({name} := {at.text}) < {definition.size} else {old.text}"
+        low, high = min(old.low or 0, 0), max(top, old.high or 0)
+        return self.assign(target, Value(text, low, high))
+
+    def _do_register_write(self, call: Call) -> Body:
+        register, index, value = call.args
+        definition = self._scope.program.registers[register.name]
+        array = self._scope.bind("register", register.name, f"REG_{register.name}")
+        at = self._data(index, call)
+        top = (1 << definition.width) - 1
+        new = self._data(value, call)
+        text = new.text if new.within(0, top) else f"{new.inner} & {top:#x}"
+        if self._in_bounds(at, definition.size):
+            return [Effect(f"{array}[{at.text}] = {text}")]
+        name = self._scope.expr.temporary()
+        return [
+            Branch(
+                [
+                    (
+                        f"0 <= ({name} := {at.text}) < {definition.size}",
+                        [Effect(f"{array}[{name}] = {text}")],
+                    )
+                ]
+            )
+        ]
+
+    def _do_count(self, call: Call) -> Body:
+        counter, index = call.args
+        definition = self._scope.program.counters[counter.name]
+        if definition.table is not None:
+            return []
+        at = self._data(index, call)
+        unit = self._scope.units.get(counter.name, "both")
+
+        def increments(position: str) -> Body:
+            lines: Body = []
+            if unit in ("packets", "both"):
+                packets = self._scope.bind("counter.packets", counter.name, f"PKT_{counter.name}")
+                lines.append(Effect(f"{packets}[{position}] += 1"))
+            if unit in ("bytes", "both"):
+                octets = self._scope.bind("counter.bytes", counter.name, f"BYT_{counter.name}")
+                lines.append(Effect(f"{octets}[{position}] += len(data)"))
+            return lines
+
+        if self._in_bounds(at, definition.size):
+            return increments(at.text)
+        name = self._scope.expr.temporary()
+        return [Branch([(f"0 <= ({name} := {at.text}) < {definition.size}", increments(name))])]
+
+    def _do_modify_field_rng_uniform(self, call: Call) -> Body:
+        target, low, high = call.args
+        random = self._scope.bind("runtime", "rng", "RANDOM")
+        a, b = self._data(low, call), self._data(high, call)
+        kind = self._scope.program.field(target)
+        value = Value(f"{random}({a.text}, {b.text})", a.low, b.high)
+        stored = self._scope.expr.store(value, kind)
+        variable = self._scope.field_var(target)
+        draw: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
+        if not self._scope.program.headers[target.header].metadata:
+            draw.append(Assign(self._scope.dirty_var(target.header), "1"))
+        if a.high is not None and b.low is not None and a.high <= b.low:
+            return draw
+        # BMv2 leaves the target alone where the bounds are crossed.
+        return [Branch([(f"{a.inner} <= {b.inner}", draw)])]
+
+    def _do_modify_field_with_hash_based_offset(self, call: Call) -> Body:
+        target, base, calculation, size = call.args
+        body, text = self._hash(self._scope.program.calculations[calculation.name], call.where)
+        b, n = self._data(base, call), self._data(size, call)
+        if n.constant is not None:
+            count = n.constant or 1
+            value = f"{text} % {count}"
+            top: int | None = count - 1
+            if count == 1:
+                value, body = "0", []
+        else:
+            value, top = f"{text} % ({n.text} or 1)", None
+        high = None if top is None or b.high is None else top + b.high
+        if b.constant != 0:
+            value = f"{b.inner} + {value}"
+        return [*body, *self.assign(target, Value(value, b.low, high))]
+
+    def _do_log_msg(self, call: Call) -> Body:
+        text, values = call.args
+        log = self._scope.bind("runtime", "log", "LOG")
+        arguments = "".join(f", {self._data(v, call).text}" for v in values)
+        return [Effect(f"{log}({text!r}{arguments})")]
+
+    def _do_assert(self, call: Call) -> Body:
+        condition = self._scope.expr.condition(call.args[0], self.arguments, call.where)
+        failed = self._scope.bind("runtime", "assertion", "ASSERTION_FAILED")
+        return [Branch([(f"not ({condition})", [Effect(f"{failed}({call.where!r})")])])]
+
+    _do_assume = _do_assert
+
+    # -- hashes and checksums
+
+    def _concatenate(self, inputs: tuple[Any, ...], where: str) -> tuple[Body, str, str]:
+        """(statements, source of the input as one integer, source of its length in bits).
+
+        Fields of invalid headers are left out, as BMv2 does.
+        """
+        groups: list[tuple[str | None, list[tuple[str, int]]]] = []
+
+        def add(header: str | None, text: str, width: int) -> None:
+            if not groups or groups[-1][0] != header:
+                groups.append((header, []))
+            groups[-1][1].append((text, width))
+
+        for item in inputs:
+            if isinstance(item, tuple):
+                add(None, str(item[0]), item[1])
+                continue
+            header = self._scope.program.headers[
+                item.header if isinstance(item, FieldRef) else item.name
+            ]
+            names = [item.name] if isinstance(item, FieldRef) else list(header.fields)
+            for name in names:
+                kind = header.fields[name]
+                text = self._scope.field_var(FieldRef(header.name, name))
+                if kind.signed:
+                    text = f"({text} & {(1 << kind.width) - 1:#x})"
+                add(None if header.metadata else header.name, text, kind.width)
+
+        def joined(parts: list[tuple[str, int]]) -> tuple[str, int]:
+            total = sum(w for _, w in parts)
+            left, terms = total, []
+            for text, width in parts:
+                left -= width
+                terms.append(f"{text} << {left}" if left else text)
+            return " | ".join(terms) or "0", total
+
+        if all(header is None for header, _ in groups):
+            text, total = joined([p for _, parts in groups for p in parts])
+            return [], text, str(total)
+        acc, bits = self._scope.vars.add("acc"), self._scope.vars.add("bits")
+        body: Body = [Assign(acc, "0"), Assign(bits, "0")]
+        for header_name, parts in groups:
+            text, total = joined(parts)
+            lines: Body = [
+                Assign(acc, f"{acc} << {total} | {text}"),
+                Assign(bits, f"{bits} + {total}"),
+            ]
+            if header_name is None:
+                body.extend(lines)
+            else:
+                body.append(Branch([(self._scope.valid_var(header_name), lines)]))
+        return body, acc, bits
+
+    def _hash(self, calculation: Calculation, where: str) -> tuple[Body, str]:
+        if calculation.with_payload:
+            raise UnsupportedConstruct(
+                f"payload in calculation {calculation.name!r}", f"at calculations; {where}"
+            )
+        return self.hash_of(calculation.algorithm, calculation.inputs, where)
+
+    def hash_of(self, algorithm: str, inputs: tuple[Any, ...], where: str) -> tuple[Body, str]:
+        """(statements to run before, source of the hash of `inputs`)."""
+        if algorithm not in ALGORITHMS:
+            raise UnsupportedConstruct(f"hash algorithm {algorithm!r}", where)
+        function = self._scope.bind("hash", algorithm, f"HASH_{algorithm}")
+        body, text, bits = self._concatenate(inputs, where)
+        if bits.isdigit():
+            width = int(bits)
+            pad = -width % 8
+            value = f"({text}) << {pad}" if pad else text
+            return body, f"{function}({value}, {(width + pad) // 8})"
+        return body, f"{function}({text} << -{bits} % 8, ({bits} + 7) // 8)"
+
+    def _checksum(self, checksum: Checksum) -> tuple[Body, str]:
+        calculation = self._scope.program.calculations[checksum.calculation]
+        where = f"at checksums[{checksum.name}]"
+        if calculation.algorithm == "csum16" and not calculation.with_payload:
+            sum_text = self._aligned_sum(calculation, checksum.target.header)
+            if sum_text is not None:
+                acc = self._scope.vars.add("acc")
+                body: Body = [Assign(acc, sum_text)]
+                return body, f"0xffff - ({acc} % 0xffff or (0xffff if {acc} else 0))"
+        return self._hash(calculation, where)
+
+    def _aligned_sum(self, calculation: Calculation, valid_header: str) -> str | None:
+        """The sum of the input's 16-bit words modulo 2^16 - 1, unless other headers are in it.
+
+        All of the input belongs to one header that is known to be valid, so every field stands
+        at a known place, and since 2^16 is 1 it moves by 15 bits at most.
+        """
+        width = 0
+        parts: list[tuple[str, int, int]] = []
+        for item in calculation.inputs:
+            if isinstance(item, HeaderRef):
+                return None
+            if isinstance(item, tuple):
+                text, size = str(item[0]), item[1]
+            else:
+                if item.header != valid_header:
+                    return None
+                kind = self._scope.program.field(item)
+                if kind.signed:
+                    return None
+                text, size = self._scope.field_var(item), kind.width
+            parts.append((text, width, size))
+            width += size
+        terms = []
+        for text, start, size in parts:
+            shift = -(start + size) % 16
+            terms.append(f"({text} << {shift})" if shift else text)
+        return " + ".join(terms) if terms else "0"
+
+    def verify_checksums(self) -> Body:
+        """Sets checksum_error where a checksum of the packet is wrong."""
+        target = self._scope.program.architecture_field("standard_metadata", "checksum_error")
+        body: Body = []
+        if target is None:
+            return body
+        error = self._scope.field_var(target)
+        for checksum in self._scope.program.checksums:
+            if checksum.verify:
+                lines, text = self._checksum(checksum)
+                stored = self._scope.field_var(checksum.target)
+                lines = [*lines, Assign(error, f"1 if {stored} != ({text}) else {error}")]
+                body.extend(choose(self._checksum_guard(checksum), lines, []))
+        return body
+
+    def _checksum_guard(self, checksum: Checksum) -> str:
+        valid = self._scope.valid_var(checksum.target.header)
+        if checksum.condition is None:
+            return "True" if valid == "1" else valid
+        condition = self._scope.expr.condition(checksum.condition, (), f"checksum {checksum.name}")
+        implied = condition == valid or condition.startswith(f"({valid}) and ")
+        if valid == "1" or implied or condition == "False":
+            return condition
+        return valid if condition == "True" else f"{valid} and ({condition})"
+
+    def update_checksums(self) -> Body:
+        """Brings the checksums up to date."""
+        body: Body = []
+        for checksum in self._scope.program.checksums:
+            if checksum.update:
+                lines, text = self._checksum(checksum)
+                lines = [*lines, *self.assign(checksum.target, Value(text, 0, None))]
+                body.extend(choose(self._checksum_guard(checksum), lines, []))
+        return body
