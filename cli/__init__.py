@@ -1,0 +1,1 @@
+"""The one command `ringstep`, composed of what the parts export."""

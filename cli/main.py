@@ -1,0 +1,74 @@
+"""Entry point of ``ringstep``: the parts' commands under one name."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+
+import ringstep
+
+app = typer.Typer(
+    name="ringstep",
+    help="Keep ring collectives of distributed training in step.",
+    epilog="Start with: ringstep demo",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_GROUPS: Final = (
+    ("softswitch", "ringstep.softswitch.cli", "app"),
+    ("controller", "ringstep.controller.cli", "controller_app"),
+    ("switch", "ringstep.controller.cli", "switch_app"),
+    ("job", "ringstep.controller.cli", "job_app"),
+)
+"""Name of the command group, module and Typer object that a part exports."""
+
+INTERRUPTED: Final = 130
+"""Exit status after ctrl-C, as shells expect it (128 + SIGINT)."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ringstep {ringstep.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def ringstep_command(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version)
+    ] = False,
+) -> None:
+    """Keep ring collectives of distributed training in step."""
+
+
+def compose() -> typer.Typer:
+    """Return the whole command."""
+    for name, module, attribute in _GROUPS:
+        app.add_typer(getattr(import_module(module), attribute), name=name)
+    lab = import_module("ringstep.lab.cli")
+    app.command("demo")(lab.demo)
+    return app
+
+
+def main() -> None:
+    """Run the command; ctrl-C ends it with status 130 and without a traceback."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        compose()()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _as_interrupt(_signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

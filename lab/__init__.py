@@ -1,0 +1,1 @@
+"""Brings a whole Ringstep system up on one machine, over the parts' public interfaces."""
