@@ -43,15 +43,18 @@ def test_wheel_built_from_tracked_files_alone_runs_elsewhere(tmp_path: Path) -> 
 
     unpacked = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(unpacked)
-    script = (
-        "import ringstep, importlib.resources as r\n"
-        "from ringstep.protocol.marker import Marker, MarkerParams\n"
-        "assert ringstep.__file__.startswith({site!r}), ringstep.__file__\n"
-        "json = r.files('ringstep') / 'p4build' / 'ringstep_v1model.json'\n"
-        "assert json.is_file()\n"
-        "from ringstep.cli.main import compose\n"
-        "compose()\n"
-    ).format(site=str(unpacked))
+    script = f"""
+import sys
+# An editable installation of this checkout answers before any path.
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+import importlib.resources
+import ringstep
+assert ringstep.__file__.startswith({str(unpacked)!r}), ringstep.__file__
+program = importlib.resources.files("ringstep") / "p4build" / "ringstep_v1model.json"
+assert program.is_file()
+from ringstep.cli.main import compose
+compose()
+"""
     subprocess.run(
         [sys.executable, "-c", script],
         check=True, cwd=tmp_path, env={"PYTHONPATH": str(unpacked), "PATH": "/usr/bin:/bin"},
