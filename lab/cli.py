@@ -27,6 +27,10 @@ INTERRUPTED = 130
 """Exit status after ctrl-C: 128 + SIGINT."""
 
 
+BUSY_FACTOR = 1.05
+"""A flow alone that takes so much longer than the link needs says that time was lost elsewhere."""
+
+
 class WireKind(StrEnum):
     """Where the demo's frames travel."""
 
@@ -149,6 +153,12 @@ def demo(
             console.print(table(experiment))
             console.print(_explanation(params.period_ms, experiment.alone_ms))
             console.print(f"written: {out / 'result.json'}{drawn}")
+        if experiment.alone_ms > BUSY_FACTOR * params.flow_ms:
+            Console(stderr=True).print(
+                f"[yellow]This machine was busy:[/] a flow alone took {experiment.alone_ms:.0f} ms "
+                f"instead of {params.flow_ms:.0f}, so the wires did not keep their pace and the "
+                "numbers mean little. Try again, or --wire memory, which no load can disturb."
+            )
     if experiment.interrupted:
         raise typer.Exit(INTERRUPTED)
 
