@@ -20,6 +20,12 @@ MAX_FRAME = 65535
 _SOCKET_BUFFER = 4 << 20
 _ETH_P_ALL = 0x0003
 _PACKET_OUTGOING = 4
+_PACKET_AUXDATA = 8
+_TP_STATUS_VLAN_VALID = 1 << 4
+_ETHERTYPE_VLAN = 0x8100
+_AUXDATA = struct.Struct("=IIIHHHH")
+"""struct tpacket_auxdata: status, len, snaplen, mac, net, vlan_tci, vlan_tpid."""
+_AUXDATA_SPACE = socket.CMSG_SPACE(_AUXDATA.size)
 _SOL_PACKET = 263
 _PACKET_ADD_MEMBERSHIP = 1
 _PACKET_MR_PROMISC = 1
@@ -133,6 +139,17 @@ class UdpWire:
         self._socket.close()
 
 
+def _with_vlan_tag(frame: bytes, told: list[tuple[int, int, bytes]]) -> bytes:
+    """Put back the VLAN tag that the kernel takes off a frame and tells beside it."""
+    for level, kind, data in told:
+        if (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA) and len(data) >= _AUXDATA.size:
+            status, _, _, _, _, tci, tpid = _AUXDATA.unpack_from(data)
+            if status & _TP_STATUS_VLAN_VALID:
+                tag = struct.pack("!HH", tpid or _ETHERTYPE_VLAN, tci)
+                return frame[:12] + tag + frame[12:]
+    return frame
+
+
 class AfPacketWire:
     """A network interface, in promiscuous mode; needs CAP_NET_RAW."""
 
@@ -155,6 +172,7 @@ class AfPacketWire:
                 "IHH8s", socket.if_nametoindex(interface), _PACKET_MR_PROMISC, 0, b""
             )
             self._socket.setsockopt(_SOL_PACKET, _PACKET_ADD_MEMBERSHIP, request)
+            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         except OSError as error:
             self._socket.close()
             raise WireError(f"afpacket wire {interface}: {error.strerror or error}") from error
@@ -169,11 +187,11 @@ class AfPacketWire:
         frames: list[bytes] = []
         for _ in range(BATCH):
             try:
-                frame, address = self._socket.recvfrom(MAX_FRAME)
+                frame, told, _, address = self._socket.recvmsg(MAX_FRAME, _AUXDATA_SPACE)
             except OSError:
                 break
             if address[2] != _PACKET_OUTGOING:
-                frames.append(frame)
+                frames.append(_with_vlan_tag(frame, told))
         return frames
 
     def send(self, frame: bytes, now_us: float) -> None:
