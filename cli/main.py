@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Final
 
 import typer
@@ -51,6 +53,8 @@ def compose() -> typer.Typer:
     """Return the whole command."""
     for name, module, attribute in _GROUPS:
         app.add_typer(getattr(import_module(module), attribute), name=name)
+    if find_spec("ringstep_ns3") is not None:
+        app.add_typer(import_module("ringstep_ns3.cli").app, name="sim")
     lab = import_module("ringstep.lab.cli")
     app.command("demo")(lab.demo)
     return app
@@ -58,6 +62,8 @@ def compose() -> typer.Typer:
 
 def main() -> None:
     """Run the command; ctrl-C ends it with status 130 and without a traceback."""
+    # gRPC's own log lines say again, less clearly, what every command says itself.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         compose()()
