@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
 
-.PHONY: demo test check unit p4 vectors bench clean help
+.PHONY: demo test check unit sim p4 vectors bench clean help
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -15,14 +15,17 @@ demo: $(VENV)/.installed-demo ## Two-flow experiment on the software switch; res
 
 test: check unit ## Lint, types and every test; says what was skipped and how to enable it
 
-check: $(VENV)/.installed-test
+check: $(VENV)/.installed-sim
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python p4src/compile.py --check
 
-unit: $(VENV)/.installed-test
+unit: $(VENV)/.installed-sim
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+vectors: $(VENV)/.installed-test ## Write the golden vectors anew from the reference marker
+	$(BIN)/python tests/vectors/generate.py
 
 p4: $(VENV)/.installed-test ## Recompile the P4 program (needs p4c-bm2-ss on the PATH or in $$P4C_BM2)
 	$(BIN)/python -m ringstep.protocol.p4constants > p4src/include/constants.p4
@@ -43,6 +46,15 @@ $(VENV)/.installed-demo: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report,test]'
 	@touch $@ $(VENV)/.installed-demo
+
+# ns-3 has a licence of its own, and so has what links it: a distribution beside this one.
+SIM_SOURCES := $(shell find ns3-model -name '*.cpp' -o -name '*.h' -o -name CMakeLists.txt -o -name pyproject.toml)
+
+sim: $(VENV)/.installed-sim ## Build and install the simulator (`ringstep sim`)
+
+$(VENV)/.installed-sim: $(SIM_SOURCES) | $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable './ns3-model[plot]'
+	@touch $@
 
 clean: ## Remove the environment and results
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,400 @@
+"""Commands of the simulator: ``ringstep sim run|sweep|plot|validate|presets``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NoReturn
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ringstep.fabric.tomlfile import FileError
+from ringstep_ns3 import simulate
+from ringstep_ns3.build import build
+from ringstep_ns3.outfolder import check_folder
+from ringstep_ns3.prepare import prepare
+from ringstep_ns3.results import SUMMARY, Results
+from ringstep_ns3.scenario import Scenario, preset_names, preset_text
+from ringstep_ns3.sweep import MARK, Sweep, SweepProgress, default_workers, run_sweep
+from ringstep_ns3.units import format_time
+
+BAD_INPUT: Final = 2
+FAILED: Final = 1
+INTERRUPTED: Final = 130
+_LINE_EVERY_S: Final = 5.0
+
+app = typer.Typer(
+    help="Simulate RoCEv2 ring collectives packet by packet.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (TOML).", show_default=False)]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, such as cc.preset=connectx."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, max=2**32 - 1, help="Seed; default: the scenario's."),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Result folder.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace results that are there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def _fail(error: FileError) -> NoReturn:
+    for problem in error.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    raise typer.Exit(BAD_INPUT)
+
+
+@app.command("run")
+def run_command(
+    scenario: ScenarioFile,
+    seed: Seed = None,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: Json = False,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario; results go to --out, or to out/NAME-seedN.
+
+    Exit status: 0 done, 1 not everything ended, 2 bad input, 130 ctrl-C (what is done is kept).
+    """
+    try:
+        loaded = Scenario.load(scenario, settings or ())
+        used = loaded.seed if seed is None else seed
+        prepared = prepare(loaded, used)
+        folder = out
+        if folder is None:
+            folder = Path("out") / f"{loaded.name}-seed{used}"
+            if not folder.parent.exists():
+                folder.parent.mkdir()
+        check_folder(folder, SUMMARY, replace=force)
+        built = build(prepared)
+        for warning in built.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        interrupted = False
+        with _RunProgress(f"{loaded.name}, seed {used}", quiet) as progress:
+            try:
+                results = simulate.simulate(built, progress.update)
+            except simulate.Interrupted as stop:
+                results, interrupted = stop.results, True
+        results.write(folder)
+    except FileError as error:
+        _fail(error)
+    if as_json:
+        print(json.dumps({**results.summary, "out": str(folder), "timing": results.timing}))
+    else:
+        _show(results, folder)
+    if interrupted:
+        print(
+            f"interrupted at {format_time(results.summary['sim_time_ns'])} of simulated time; what "
+            f"was done is in {folder}, marked as not complete",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED)
+    if not results.complete and results.summary["stopped"] != "until":
+        print(
+            "error: not everything ended and nothing is left to do; a lost packet with "
+            'transport.rto = "off", or a failed link without another way, does that',
+            file=sys.stderr,
+        )
+        raise typer.Exit(FAILED)
+
+
+@app.command("validate")
+def validate_command(
+    scenario: ScenarioFile,
+    settings: Settings = None,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Check a scenario as a whole without running it, and print it with every default."""
+    try:
+        loaded = Scenario.load(scenario, settings or ())
+        prepared = prepare(loaded, seed)
+        built = build(prepared)
+    except FileError as error:
+        _fail(error)
+    for warning in built.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(loaded.to_dict()))
+        return
+    print(simulate.effective_toml(prepared), end="")
+
+
+@app.command("sweep")
+def sweep_command(
+    sweep: Annotated[Path, typer.Argument(help="Sweep file (TOML).", show_default=False)],
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
+    ] = 0,
+    engine: Annotated[
+        Literal["processes", "dask"], typer.Option("--engine", help="What runs the runs.")
+    ] = "processes",
+    out: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario over axes and seeds; runs that are in the folder already are not repeated.
+
+    Exit status: 0 done, 2 bad input, 130 ctrl-C (what is done is kept; run it again to go on).
+    """
+    try:
+        loaded, points = Sweep.load(sweep)
+        folder = out
+        if folder is None:
+            folder = Path("out") / loaded.name
+            if not folder.parent.exists():
+                folder.parent.mkdir()
+        check_folder(folder, MARK, replace=True)
+        with _SweepProgressBar(loaded.name, quiet) as progress:
+            outcome = run_sweep(
+                loaded,
+                points,
+                folder,
+                workers=workers or default_workers(),
+                engine=engine,
+                on_progress=progress.update,
+            )
+    except FileError as error:
+        _fail(error)
+    if as_json:
+        print(json.dumps({**outcome.summary, "out": str(folder)}))
+    else:
+        _show_sweep(outcome.summary, folder)
+    if outcome.interrupted:
+        print(
+            f"interrupted: {outcome.summary['done']} of {outcome.summary['runs']} runs are in "
+            f"{folder}; the same command goes on from there",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command("plot")
+def plot_command(
+    results: Annotated[
+        list[Path], typer.Argument(help="Result folders, or one sweep.", show_default=False)
+    ],
+    figure: Annotated[
+        list[str] | None,
+        typer.Option("--figure", help="cct, bars, overlap, rate, throughput; default: all."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the figures.")] = Path(),
+    file_format: Annotated[
+        Literal["png", "pdf", "svg"], typer.Option("--format", help="File format.")
+    ] = "png",
+) -> None:
+    """Draw the standard figures of result folders or of a sweep."""
+    from ringstep_ns3.plot import draw
+
+    try:
+        for path in draw(results, figure or (), out, file_format):
+            print(path)
+    except FileError as error:
+        _fail(error)
+
+
+@app.command("presets")
+def presets_command(
+    name: Annotated[str | None, typer.Argument(help="Show this one.", show_default=False)] = None,
+) -> None:
+    """List the scenario presets that ``extends`` knows, or print one."""
+    if name is None:
+        for each in preset_names():
+            first = preset_text(each).splitlines()[0].removeprefix("#").strip()
+            print(f"{each:<16} {first}")
+        return
+    try:
+        print(preset_text(name), end="")
+    except KeyError:
+        print(f"error: {name!r} is no preset; known: {', '.join(preset_names())}", file=sys.stderr)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+# --- What people see --------------------------------------------------------------------------
+
+
+def _milliseconds(time_ns: float | None) -> str:
+    return "-" if time_ns is None else f"{time_ns / 1e6:.3f}"
+
+
+def _show(results: Results, folder: Path) -> None:
+    summary = results.summary
+    console = Console()
+    model = summary["model"]
+    console.print(
+        f"[bold]{summary['scenario']}[/bold], seed {summary['seed']}: cc {model['cc']}, window "
+        f"{model['window']}, lb {model['lb']}, marking {model['marking']}, sender "
+        f"{'/'.join(model['sender']) or '-'}, dependency {'/'.join(model['dependency']) or '-'}"
+    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("job", min_width=6)
+    for name in ("ranks", "start ms", "JCT ms", "CCT ms", "bound", "Gbit/s", "overlap", "span"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for job in summary["jobs"][:20]:
+        rate = job["throughput_bps"]
+        table.add_row(
+            job["name"],
+            str(job["ranks"]),
+            _milliseconds(job["start_ns"]),
+            _milliseconds(job["jct_ns"]),
+            _milliseconds(job["cct_ns"].get("median")),
+            _milliseconds(job.get("bound_ns")),
+            "-" if rate is None else f"{rate / 1e9:.2f}",
+            str(job["max_overlap"] if job["max_overlap"] is not None else "-"),
+            str(job["max_distance"] if job["max_distance"] is not None else "-"),
+        )
+    if summary["jobs"]:
+        console.print(table)
+    if len(summary["jobs"]) > 20:
+        console.print(f"... {len(summary['jobs']) - 20} more jobs in jobs.parquet")
+    background = summary["background"]
+    if background["flows"]:
+        fct = background["fct_ns"]
+        console.print(
+            f"background: {background['flows']} messages, FCT median "
+            f"{_milliseconds(fct.get('median'))} ms, p99 {_milliseconds(fct.get('p99'))} ms"
+        )
+    totals = summary["totals"]
+    console.print(
+        f"marks: {totals['marks_red']} RED, {totals['marks_marker']} marker; pauses "
+        f"{totals['pauses']}; drops: {totals['drops_buffer']} buffer, {totals['drops_wire']} wire; "
+        f"retransmissions {totals['retransmissions']}, timeouts {totals['timeouts']}"
+    )
+    for port in summary["ports"][:3]:
+        console.print(
+            f"  {port['link']}: {port['marks_red']} RED, {port['marks_marker']} marker, paused "
+            f"{_milliseconds(port['paused_ns'])} ms, drops "
+            f"{port['drops_buffer'] + port['drops_wire']}, queue up to "
+            f"{port['max_queue_bytes'] / 1000:.0f} KB"
+        )
+    timing = results.timing
+    speed = timing.get("hops_per_s")
+    console.print(
+        f"simulated {_milliseconds(summary['sim_time_ns'])} ms in {timing['wall_s']:.2f} s"
+        + (f" ({speed / 1e6:.2f} M hops/s)" if speed else "")
+        + f"; results in {folder}"
+    )
+
+
+def _show_sweep(summary: dict[str, Any] | Any, folder: Path) -> None:
+    console = Console()
+    axes = [axis["name"] for axis in summary["axes"]]
+    table = Table(*axes, "runs", "CCT min ms", "median", "max", "JCT median ms")
+    for point in summary["points"]:
+        cct, jct = point["cct_ns"], point["jct_ns"]
+        table.add_row(
+            *(point[axis] for axis in axes),
+            str(point["done"]),
+            _milliseconds(cct.get("min")),
+            _milliseconds(cct.get("median")),
+            _milliseconds(cct.get("max")),
+            _milliseconds(jct.get("median")),
+        )
+    console.print(table)
+    console.print(f"{summary['done']} of {summary['runs']} runs; tables in {folder}")
+
+
+class _Reporter:
+    """A progress bar on a terminal, a line now and then elsewhere; always on stderr."""
+
+    def __init__(self, title: str, quiet: bool, columns: Sequence[Any]) -> None:
+        self._title = title
+        self._quiet = quiet
+        self._started = self._last = time.monotonic()
+        self._bar: Progress | None = None
+        if not quiet and sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                *columns,
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(title, total=1.0)
+
+    def __enter__(self) -> Any:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _report(self, done: float, total: float, fraction: float, text: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+            return
+        now = time.monotonic()
+        if self._quiet or now - self._last < _LINE_EVERY_S:
+            return
+        self._last = now
+        elapsed = now - self._started
+        left = (
+            f"{elapsed * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else "time unknown"
+        )
+        print(f"{self._title}: {text}, {elapsed:.0f} s, {left}", file=sys.stderr, flush=True)
+
+
+class _RunProgress(_Reporter):
+    def __init__(self, title: str, quiet: bool) -> None:
+        super().__init__(title, quiet, [TaskProgressColumn()])
+
+    def update(self, progress: simulate.Progress) -> None:
+        self._report(
+            progress.fraction,
+            1.0,
+            progress.fraction,
+            f"{progress.fraction:.0%}, {progress.sim_time_ns / 1e6:.1f} ms simulated",
+        )
+
+
+class _SweepProgressBar(_Reporter):
+    def __init__(self, title: str, quiet: bool) -> None:
+        super().__init__(title, quiet, [MofNCompleteColumn()])
+
+    def update(self, progress: SweepProgress) -> None:
+        fresh = progress.total - progress.reused
+        fraction = (progress.done - progress.reused) / fresh if fresh else 1.0
+        self._report(
+            progress.done, progress.total, fraction, f"{progress.done} of {progress.total} runs"
+        )
+
+
+Command = Callable[..., None]
+
+
+def main() -> None:
+    """Run the command on its own; ctrl-C ends it with status 130 and without a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        raise SystemExit(INTERRUPTED) from None

@@ -1,0 +1,288 @@
+"""Everything a run needs, checked and decided, before the simulator's core sees any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ringstep.fabric.pathgraph import PlanError
+from ringstep.fabric.planner import Demand, EdgeKey, plan_paths
+from ringstep.protocol.limits import STEP_BITS_MAX
+from ringstep.protocol.marker import PROFILES, MarkerParams, ProgressMode, Scope, k_fixed
+from ringstep.protocol.tag import TagLayout
+from ringstep_ns3.background import FlowList, make_flows
+from ringstep_ns3.jobs import PlacedJob, place_jobs, step_bits
+from ringstep_ns3.red import RedThresholds, red_rows
+from ringstep_ns3.scenario import Job, MarkerTable, Scenario
+from ringstep_ns3.tomldoc import Findings
+from ringstep_ns3.topology import Graph, make_graph, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPath:
+    """A ring edge pinned to directed links, by node and link number; ``job`` is a job id."""
+
+    job: int
+    src: int
+    dst: int
+    channel: int
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvent:
+    """Something that happens to a cable; ``rate_bps`` with ``degrade`` only."""
+
+    time_ns: int
+    cable: int
+    action: str
+    rate_bps: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropRule:
+    """Packets to lose on the wire, as the core takes it; -1: any."""
+
+    kind: str
+    which: str
+    n: int
+    times: int
+    src: int
+    dst: int
+    step: int
+    link: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario with a seed, ready to be handed to the core."""
+
+    scenario: Scenario
+    seed: int
+    graph: Graph
+    jobs: tuple[PlacedJob, ...]
+    flows: tuple[FlowList, ...]
+    red: tuple[RedThresholds, ...]
+    marked: frozenset[str]
+    """Switches that do the marking."""
+    scope: Scope
+    markers: tuple[MarkerParams | None, ...]
+    """Per job; None: unknown to the marker."""
+    paths: tuple[PlannedPath, ...]
+    events: tuple[LinkEvent, ...]
+    drops: tuple[DropRule, ...]
+    rate_pairs: tuple[tuple[int, int], ...]
+
+
+def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
+    """Return a scenario checked as a whole, with all that a seed decides in Python decided.
+
+    Raises:
+        ScenarioError: the parts do not fit together; all problems found are listed.
+    """
+    seed = scenario.seed if seed is None else seed
+    findings = scenario.findings()
+    graph = make_graph(scenario, findings)
+    if graph is None:
+        findings.raise_if_any()
+        raise AssertionError("no fabric and no problem")
+    if not scenario.job and not scenario.background:
+        findings.add((), "neither [[job]] nor [[background]]: nothing would be sent; add a [[job]]")
+    jobs = place_jobs(scenario, graph, seed, findings)
+    flows = make_flows(scenario, graph, seed, findings)
+    red = red_rows(scenario.switch.red, graph, findings)
+    marked = _marked(scenario, graph, findings)
+    scope, markers = _markers(scenario, jobs, findings)
+    events = _events(scenario, graph, findings)
+    drops = _drops(scenario, graph, findings)
+    pairs = _rate_pairs(scenario, graph, findings)
+    findings.raise_if_any()
+    paths = _plan(scenario, graph, jobs, findings)
+    findings.raise_if_any()
+    return Prepared(
+        scenario,
+        seed,
+        graph,
+        jobs,
+        flows,
+        red,
+        marked,
+        scope,
+        markers,
+        paths,
+        events,
+        drops,
+        pairs,
+    )
+
+
+def marker_params(table: MarkerTable, job: Job) -> MarkerParams:
+    """Return the marker's parameters for a job: the profile's, and what the table replaces.
+
+    Raises:
+        ValueError: a value that no data plane holds.
+    """
+    params = PROFILES[table.profile].params
+    bits = step_bits(table, job)
+    layout = TagLayout(STEP_BITS_MAX - bits, bits)
+    anchored = table.progress == "anchored" or (
+        table.progress == "auto" and job.sender != "qp_per_step"
+    )
+    params = replace(
+        params,
+        layout=layout,
+        mode=ProgressMode.ANCHORED if anchored else ProgressMode.PER_STEP,
+        packets_per_step=table.packets_per_step,
+        generation=table.generation,
+    )
+    if table.k is not None:
+        params = replace(params, k=k_fixed(table.k))
+    if table.tau is not None:
+        params = replace(params, tau_num=table.tau.numerator, tau_den=table.tau.denominator)
+    if table.t_win is not None:
+        params = replace(params, t_win=table.t_win // 1000)
+    if table.n_sample is not None:
+        params = replace(params, n_sample=table.n_sample)
+    if table.n_warmup is not None:
+        params = replace(params, n_warmup=table.n_warmup)
+    if table.alpha_max is not None:
+        params = replace(params, alpha_max=table.alpha_max)
+    if table.q_gate == "off":
+        params = replace(params, q_gate=None)
+    elif isinstance(table.q_gate, int):
+        params = replace(params, q_gate=table.q_gate)
+    return params
+
+
+def _markers(
+    scenario: Scenario, jobs: Sequence[PlacedJob], findings: Findings
+) -> tuple[Scope, tuple[MarkerParams | None, ...]]:
+    table = scenario.marker
+    scope = Scope(table.scope) if table.scope is not None else PROFILES[table.profile].scope
+    if table.t_win is not None and table.t_win % 1000:
+        findings.add(("marker", "t_win"), 'counts whole microseconds; write for example "100us"')
+    wanted = scenario.switch.marking != "none"
+    markers: list[MarkerParams | None] = []
+    for job in jobs:
+        if not wanted or not job.table.marked:
+            markers.append(None)
+            continue
+        try:
+            markers.append(marker_params(table, job.table))
+        except ValueError as error:
+            findings.add(("marker",), f"for job {job.name!r}: {error}")
+            markers.append(None)
+    return scope, tuple(markers)
+
+
+def _marked(scenario: Scenario, graph: Graph, findings: Findings) -> frozenset[str]:
+    marked: set[str] = set()
+    if scenario.switch.marking == "none":
+        return frozenset()
+    for name in scenario.switch.marked:
+        if name == "all":
+            marked.update(graph.switches)
+        elif name == "tor":
+            marked.update(
+                s for s, tier in zip(graph.switches, graph.tiers, strict=True) if tier == 0
+            )
+        elif name in graph.switches:
+            marked.add(name)
+        else:
+            findings.add(
+                ("switch", "marked"),
+                f'{name!r} is no switch; {nearest(name, graph.switches)}; or "all" or "tor"',
+            )
+    return frozenset(marked)
+
+
+def _events(scenario: Scenario, graph: Graph, findings: Findings) -> tuple[LinkEvent, ...]:
+    events = []
+    for i, event in enumerate(scenario.event):
+        cable = graph.cable_number.get(event.link)
+        if cable is None:
+            findings.add(
+                ("event", i, "link"),
+                f"{event.link!r} is no link; {nearest(event.link, sorted(graph.cable_number))}",
+            )
+        if event.action == "degrade" and event.rate is None:
+            findings.add(("event", i), "'rate' is missing; write for example rate = \"1G\"")
+        if event.action != "degrade" and event.rate is not None:
+            findings.add(("event", i, "rate"), 'goes with action = "degrade" only; take it out')
+        events.append(LinkEvent(event.at, cable or 0, event.action, event.rate or 0))
+    return tuple(events)
+
+
+def _drops(scenario: Scenario, graph: Graph, findings: Findings) -> tuple[DropRule, ...]:
+    rules = []
+    for i, drop in enumerate(scenario.drop):
+        ends = []
+        for key, name in (("src", drop.src), ("dst", drop.dst)):
+            number = -1
+            if name != "any":
+                number = graph.number.get(name, -1) if name in graph.hosts else -1
+                if number < 0:
+                    findings.add(
+                        ("drop", i, key), f"{name!r} is no host; {nearest(name, graph.hosts)}"
+                    )
+            ends.append(number)
+        link = -1
+        if drop.link != "any":
+            link = graph.link_number.get(drop.link, -1)
+            if link < 0:
+                findings.add(
+                    ("drop", i, "link"),
+                    f"{drop.link!r} is no directed link; {nearest(drop.link, graph.link_names)}",
+                )
+        step = -1 if drop.step is None else drop.step
+        rules.append(
+            DropRule(drop.kind, drop.which, drop.n, drop.times, ends[0], ends[1], step, link)
+        )
+    return tuple(rules)
+
+
+def _rate_pairs(
+    scenario: Scenario, graph: Graph, findings: Findings
+) -> tuple[tuple[int, int], ...]:
+    pairs = []
+    for names in scenario.output.rates:
+        unknown = [name for name in names if name not in graph.hosts]
+        if len(names) != 2 or unknown:
+            wrong = f"{unknown[0]!r} is no host; " if unknown else ""
+            findings.add(
+                ("output", "rates"),
+                f'{wrong}write pairs of hosts, such as [["{graph.hosts[0]}", "{graph.hosts[-1]}"]]',
+            )
+            continue
+        pairs.append((graph.number[names[0]], graph.number[names[1]]))
+    return tuple(pairs)
+
+
+def _plan(
+    scenario: Scenario, graph: Graph, jobs: Sequence[PlacedJob], findings: Findings
+) -> tuple[PlannedPath, ...]:
+    """Pin every ring edge of every job, all jobs planned together, each edge weighing the same."""
+    if scenario.switch.lb != "planned":
+        return ()
+    demands: list[Demand] = []
+    edges: dict[EdgeKey, tuple[int, str, str, int]] = {}
+    for job in jobs:
+        wanted = dict.fromkeys(edge for op in job.ops for edge in op.ring_edges(len(job.hosts)))
+        for index, (from_rank, to_rank, channel) in enumerate(wanted):
+            src, dst = job.hosts[from_rank], job.hosts[to_rank]
+            key = EdgeKey(f"{job.job_id}", channel, index)
+            demands.append(Demand(key, src, dst))
+            edges[key] = (job.job_id, src, dst, channel)
+    try:
+        plan = plan_paths(graph.planner_fabric(), demands)
+    except PlanError as error:
+        findings.add(("switch", "lb"), str(error))
+        return ()
+    paths = []
+    for key, (job_id, src, dst, channel) in edges.items():
+        first = graph.link_number[f"{src}->{graph.tor_of[src]}"]
+        hops = [graph.egress[hop.switch, hop.port] for hop in plan.edges[key].hops]
+        paths.append(
+            PlannedPath(job_id, graph.number[src], graph.number[dst], channel, (first, *hops))
+        )
+    return tuple(paths)
