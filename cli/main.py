@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated, Final
 
 import typer
@@ -53,11 +52,30 @@ def compose() -> typer.Typer:
     """Return the whole command."""
     for name, module, attribute in _GROUPS:
         app.add_typer(getattr(import_module(module), attribute), name=name)
-    if find_spec("ringstep_ns3") is not None:
-        app.add_typer(import_module("ringstep_ns3.cli").app, name="sim")
+    _add_simulator()
     lab = import_module("ringstep.lab.cli")
     app.command("demo")(lab.demo)
     return app
+
+
+def _add_simulator() -> None:
+    """Add ``sim`` from the distribution of its own that holds it, or say how to get it."""
+    try:
+        app.add_typer(import_module("ringstep_ns3.cli").app, name="sim")
+    except ImportError as error:
+        reason = str(error)
+
+        @app.command("sim", context_settings={"ignore_unknown_options": True})
+        def sim(
+            _arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+        ) -> None:
+            """Simulate ring collectives at packet level (not installed; see make sim)."""
+            typer.echo(
+                f"the simulator is not installed ({reason}); `pip install ./ns3-model` in the "
+                "repository, or `make sim`",
+                err=True,
+            )
+            raise typer.Exit(2)
 
 
 def main() -> None:
