@@ -95,8 +95,6 @@ def test_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
         [*RINGSTEP, "demo", "--out", str(tmp_path / "out"), "--repeat", "50"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         env={**os.environ, "RINGSTEP_TEST_MARK": str(mark)},
-        # A test runner in the background ignores SIGINT, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         interrupt_and_watch(process, mark)
