@@ -6,14 +6,15 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import grpc
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from ringstep.controller.client import (
     DEFAULT_TARGET,
@@ -28,11 +29,14 @@ from ringstep.controller.jobs import MatchKind, QueuePair, Tag, parse_tau
 from ringstep.controller.render import (
     counter_table,
     job_dict,
+    job_notes,
     job_table,
     parameter_table,
     state_dict,
+    state_notes,
     state_table,
     switch_dict,
+    switch_notes,
     switch_table,
 )
 from ringstep.fabric.tomlfile import FileError
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 BAD_INPUT = 2
 FAILED = 1
+INTERRUPTED = 130
 
 controller_app = typer.Typer(
     help="Run the controller: Job_IDs, switch programming, live state.", no_args_is_help=True
@@ -108,16 +113,26 @@ def _ask(target: str, question: Callable[[ControllerClient], Awaitable[_T]]) -> 
     except NotProgrammedError as error:
         _fail(str(error), FAILED)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        _fail("interrupted", INTERRUPTED)
 
 
-def _print(as_json: bool, data: object, *tables: Table) -> None:
+@contextmanager
+def _waiting(stays: str) -> Iterator[None]:
+    """Say on ctrl-C what was done before the wait, and stays done."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        print(stays, file=sys.stderr)
+        raise
+
+
+def _print(as_json: bool, data: object, *shown: RenderableType) -> None:
     if as_json:
         print(json.dumps(data, indent=2))
         return
     console = Console()
-    for table in tables:
-        console.print(table)
+    for item in shown:
+        console.print(item)
 
 
 def _ref(text: str) -> str | int:
@@ -177,7 +192,7 @@ def serve_command(
     except (FileError, PipelineError, StoreError, ListenError, ValueError) as error:
         _fail(str(error), BAD_INPUT)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}; give a path that can be written", BAD_INPUT)
+        _fail(f"{ready_file}: {error.strerror}; give a path that can be written", BAD_INPUT)
 
 
 def _configuration(
@@ -223,8 +238,9 @@ def switch_add(
     async def question(client: ControllerClient) -> object:
         switch = await client.add_switch(name, address, device_id)
         if wait:
-            (switch,) = await client.wait_switches([name], timeout)
-        _print(as_json, switch_dict(switch), switch_table([switch]))
+            with _waiting(f"switch {name} stays added; 'ringstep switch list' shows how far it is"):
+                (switch,) = await client.wait_switches([name], timeout)
+        _print(as_json, switch_dict(switch), switch_table([switch]), *switch_notes([switch]))
         return None
 
     _ask(controller, question)
@@ -237,7 +253,12 @@ def switch_list(controller: Controller = DEFAULT_TARGET, as_json: AsJson = False
     Example: ringstep switch list --json
     """
     switches = _ask(controller, lambda client: client.switches())
-    _print(as_json, [switch_dict(switch) for switch in switches], switch_table(switches))
+    _print(
+        as_json,
+        [switch_dict(switch) for switch in switches],
+        switch_table(switches),
+        *switch_notes(switches),
+    )
 
 
 @switch_app.command("remove")
@@ -280,6 +301,13 @@ def _tag(text: str) -> Tag:
         raise typer.BadParameter(
             f"{text!r} is not CARRIER:VALUE; write sport:3, resv6a:3 or dscp:3", param_hint="--tag"
         ) from None
+
+
+def _tau(text: str) -> Fraction:
+    try:
+        return parse_tau(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--tau") from None
 
 
 def _gate(text: str) -> int:
@@ -362,7 +390,7 @@ def job_register(
             tag=None if tag is None else _tag(tag),
             profile=profile,
             k=k,
-            tau=None if tau is None else parse_tau(tau),
+            tau=None if tau is None else _tau(tau),
             t_win_us=t_win_us,
             n_sample=n_sample,
             n_warmup=n_warmup,
@@ -381,8 +409,10 @@ def job_register(
     async def question(client: ControllerClient) -> object:
         job = await client.register(spec, request_id)
         if wait:
-            job = await client.wait_programmed(job.id, timeout)
-        _print(as_json, job_dict(job), job_table([job]))
+            way_out = f"'ringstep job release {name}' ends it"
+            with _waiting(f"job {name!r} stays registered as {job.id}; {way_out}"):
+                job = await client.wait_programmed(job.id, timeout)
+        _print(as_json, job_dict(job), job_table([job]), *job_notes([job]))
         return None
 
     _ask(controller, question)
@@ -395,7 +425,7 @@ def job_list(controller: Controller = DEFAULT_TARGET, as_json: AsJson = False) -
     Example: ringstep job list --json
     """
     jobs = _ask(controller, lambda client: client.jobs())
-    _print(as_json, [job_dict(job) for job in jobs], job_table(jobs))
+    _print(as_json, [job_dict(job) for job in jobs], job_table(jobs), *job_notes(jobs))
 
 
 @job_app.command("show")
@@ -413,6 +443,8 @@ def job_show(
         parameter_table(state.job),
         state_table(state),
         counter_table(state),
+        *job_notes([state.job]),
+        *state_notes(state),
     )
 
 

@@ -185,7 +185,8 @@ class Fleet:
         except SQLAlchemyError as error:
             reason = getattr(error, "orig", None) or error
             raise StoreError(
-                f"the store failed ({reason}); nothing was changed, look at its disk and try again"
+                f"the store failed ({reason}); nothing was changed; look at its disk, and at what "
+                "else may hold it, and try again"
             ) from error
 
     async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -346,17 +347,23 @@ class Fleet:
                 f"job {spec.name!r} is already registered as job {taken}; release it, or take "
                 "another name"
             )
+        if (conflict := self._conflict(spec, rules)) is not None:
+            raise RuleConflictError(
+                f"{conflict}; release it, or tell the jobs apart by destination QP (match DST_QP) "
+                "or by tag"
+            )
+
+    def _conflict(self, spec: JobSpec, rules: frozenset[EntryKey]) -> str | None:
+        """Say which live job has rules for the same packets, and which, if there is one."""
         owner = next((self._rule_owner[key] for key in rules if key in self._rule_owner), None)
         if owner is None:
             tags = (job for job in self._jobs.values() if job.spec.tag and spec.tag)
             owner = next((j.stored.job_id for j in tags if overlap(rules, j.rules)), None)
-        if owner is not None:
-            other = self._jobs[owner]
-            clash = overlap(rules, other.rules)
-            raise RuleConflictError(
-                f"job {other.spec.name!r} ({owner}) already owns packets that match {clash}; "
-                "release it, or tell the jobs apart by destination QP (match DST_QP) or by tag"
-            )
+        if owner is None:
+            return None
+        other = self._jobs[owner]
+        clash = overlap(rules, other.rules)
+        return f"job {other.spec.name!r} ({owner}) already owns packets that match {clash}"
 
     def _check_reachable(self, spec: JobSpec) -> None:
         for edge in spec.edges:
@@ -418,7 +425,7 @@ class Fleet:
     async def _read_switch(self, job: LiveJob, switch: str) -> SwitchReading:
         view, programmer = self._view(switch), self._programmers.get(switch)
         if programmer is None:
-            return SwitchReading(switch, (), None, f"{switch} {view.status.detail}")
+            return SwitchReading(switch, (), None, view.status.detail)
         job_id = job.stored.job_id
         try:
             counters = await programmer.read_job_counters(job_id)
@@ -444,6 +451,12 @@ class Fleet:
         spec = self._read_spec(stored)
         try:
             check_hosts(spec, self.topology)
+            # Two jobs whose rules clash can both be live where the topology changed in between:
+            # one of them had no rules when the other came.
+            if (conflict := self._conflict(spec, match_keys(self.topology, spec))) is not None:
+                raise SpecError(
+                    "spec", f"{conflict}; release one of the two, then restart the controller"
+                )
             wanted = block_keys(self.topology, self._routes, spec)
             have = {switch: tuple(sorted(blocks)) for switch, blocks in stored.blocks.items()}
             if have != wanted:

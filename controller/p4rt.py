@@ -21,6 +21,7 @@ from finsy import (
     P4ActionProfileGroup,
     P4ActionProfileMember,
     P4ClientError,
+    P4CounterData,
     P4CounterEntry,
     P4PacketOut,
     P4TableEntry,
@@ -328,7 +329,8 @@ class Session:
             }:
                 raise PipelineRefusedError(
                     f"{self._address} refuses the program {self._pipeline.source}: "
-                    f"{error.code().name} ({error.details()})"
+                    f"{error.code().name} ({error.details()}); the P4Info and the JSON must come "
+                    "from one run of p4c on the sources of this version ('make p4')"
                 ) from None
             raise _session_error(error, self._address, "loading the program") from None
         if not await self.runs_our_pipeline():
@@ -407,19 +409,29 @@ class Session:
                 raise WriteRefusedError(list(refused.values()), len(batch))
 
     async def _write_batch(self, batch: Sequence[Update]) -> dict[int, Refusal]:
+        refused = await self._send(
+            [encode_update(update, self._schema) for update in batch], "writing its tables"
+        )
+        return {
+            index: Refusal(batch[index], code, message)
+            for index, (code, message) in refused.items()
+        }
+
+    async def _send(self, updates: Sequence[p4r.Update], doing: str) -> dict[int, tuple[str, str]]:
+        """Write one batch; return code and message of each update refused, by its index."""
         request = p4r.WriteRequest(
             device_id=self._device_id,
             election_id=U128.encode(self._election_id),
-            updates=[encode_update(update, self._schema) for update in batch],
+            updates=updates,
         )
         try:
             await self._stub.Write(request, timeout=self._timing.rpc_s)
         except grpc.RpcError as error:
             status = P4RpcStatus.from_rpc_error(error)
             if not status.details:
-                raise _session_error(error, self._address, "writing its tables") from None
+                raise _session_error(error, self._address, doing) from None
             return {
-                index: Refusal(batch[index], detail.canonical_code.name, detail.message)
+                index: (detail.canonical_code.name, detail.message)
                 for index, detail in status.details.items()
             }
         return {}
@@ -475,6 +487,38 @@ class Session:
             if isinstance(entity, P4CounterEntry) and entity.index == job_id:
                 counters[entity.counter_id] = entity.packet_count
         return counters
+
+    async def reset_job_counters(self, job_ids: Sequence[int]) -> None:
+        """Set the packet counters of jobs to zero; a switch that refuses is only logged.
+
+        Counting starts anew for the sake of people; it is no reason to leave a job without rules.
+
+        Raises:
+            SessionError: the switch does not answer.
+        """
+        zero = P4CounterData(packet_count=0, byte_count=0)
+        updates = [
+            p4r.Update(
+                type=p4r.Update.MODIFY,
+                entity=P4CounterEntry(name, index=job_id, data=zero).encode(self._schema),
+            )
+            for job_id in job_ids
+            for name in JOB_COUNTERS
+        ]
+        for start in range(0, len(updates), BATCH_UPDATES):
+            refused = await self._send(
+                updates[start : start + BATCH_UPDATES], "setting counters to zero"
+            )
+            if refused:
+                code, message = next(iter(refused.values()))
+                LOGGER.warning(
+                    "%s: %d counters were not set to zero, they go on from their last job's: "
+                    "%s (%s)",
+                    self._address,
+                    len(refused),
+                    code,
+                    message,
+                )
 
 
 async def stop_task(task: asyncio.Task[None]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -164,7 +164,8 @@ def load_pipeline(p4info: Path | None = None, device_json: Path | None = None) -
         raise PipelineError(
             f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
         ) from None
-    return make_pipeline(info, device_config, info_name)
+    pipeline = make_pipeline(info, device_config, info_name)
+    return replace(pipeline, source=f"{info_name} with {json_name}")
 
 
 def make_pipeline(info: p4i.P4Info, device_config: bytes, source: str) -> Pipeline:

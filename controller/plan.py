@@ -11,6 +11,7 @@ from ringstep.controller.entries import (
     ActionCall,
     EntryKey,
     EntryValue,
+    Exact,
     GroupMembers,
     ProfileKey,
     SwitchTables,
@@ -124,6 +125,25 @@ def plan_updates(actual: SwitchTables, desired: SwitchTables) -> list[list[Updat
         list(member_deletes),
     ]
     return [phase for phase in phases if phase]
+
+
+def jobs_new_to(actual: SwitchTables, desired: SwitchTables) -> list[int]:
+    """Return the Job_IDs, ascending, whose counters a switch holds for somebody else.
+
+    Those are the ones that come to the switch, and those that were handed out anew while it was
+    away: then their generation differs.
+    """
+    return sorted(
+        value.value
+        for key, call in desired.entries.items()
+        if key.table == "job_params" and _generation(actual.entries.get(key)) != _generation(call)
+        for _, value in key.match
+        if isinstance(value, Exact)
+    )
+
+
+def _generation(params: EntryValue | None) -> int | None:
+    return dict(params.args).get("generation") if isinstance(params, ActionCall) else None
 
 
 def _split(

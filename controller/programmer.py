@@ -30,6 +30,7 @@ from ringstep.controller.plan import (
     Op,
     Update,
     apply_update,
+    jobs_new_to,
     plan_updates,
 )
 from ringstep.protocol.inband import StateReply
@@ -174,26 +175,30 @@ class Programmer:
         known = SwitchTables()
         while True:
             try:
-                await self._load_pipeline(session)
+                pushed = await self._load_pipeline(session)
                 self._session = session
                 actual = await session.read_tables()
                 self._note_foreign(actual, known)
                 known = actual
-                await self._audit_period(session, actual)
+                await self._audit_period(session, actual, counters_are_zero=pushed)
                 delay = self._timing.retry_min_s
             except (WriteRefusedError, _ProgrammingError) as error:
                 self._enter(Phase.ERROR, f"{error}; trying again")
                 await self._wait_for_change(delay)
                 delay = min(delay * 2, self._timing.retry_max_s)
 
-    async def _load_pipeline(self, session: Session) -> None:
+    async def _load_pipeline(self, session: Session) -> bool:
+        """Load the program unless it runs already; return whether it was loaded."""
         if await session.runs_our_pipeline():
-            return
+            return False
         self._session = None
         self._work(Phase.PUSHING_PIPELINE)
         await session.push_pipeline()
+        return True
 
-    async def _audit_period(self, session: Session, actual: SwitchTables) -> None:
+    async def _audit_period(
+        self, session: Session, actual: SwitchTables, *, counters_are_zero: bool
+    ) -> None:
         """Follow changes of the desired state until a full read is due or the program is gone."""
         loop = asyncio.get_running_loop()
         audit_at = loop.time() + self._timing.audit_s
@@ -203,7 +208,11 @@ class Programmer:
             phases = plan_updates(actual, desired)
             if phases:
                 self._work(Phase.PROGRAMMING)
+                # Before its rules, so that a job's counters hold its own packets and all of them.
+                if not counters_are_zero and (new := jobs_new_to(actual, desired)):
+                    await session.reset_job_counters(new)
                 await self._write(session, actual, phases)
+            counters_are_zero = False
             if self._changed.is_set():
                 continue
             self._enter(Phase.IN_SYNC)

@@ -1,4 +1,7 @@
-"""What the CLI prints: plain dictionaries with stable keys for scripts, tables for people."""
+"""What the CLI prints: plain dictionaries with stable keys for scripts, tables for people.
+
+Reasons are sentences, often long; they stand in lines of their own below a table.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from ringstep.controller.client import Q_GATE_OFF, phase_text
 from ringstep.controller.v1 import jobs_pb2, switches_pb2
@@ -137,7 +141,7 @@ def _phase_markup(phase: str) -> str:
 def switch_table(switches: Iterable[switches_pb2.Switch]) -> Table:
     """Return all switches as a table for people."""
     table = Table(title="Switches")
-    for heading in ("name", "role", "device", "address", "state", "entries", "why"):
+    for heading in ("name", "role", "device", "address", "state", "entries"):
         table.add_column(heading, overflow="fold")
     for switch in switches:
         view = switch_dict(switch)
@@ -148,9 +152,18 @@ def switch_table(switches: Iterable[switches_pb2.Switch]) -> Table:
             view["address"] or "-",
             _phase_markup(view["phase"]),
             str(view["desired_entries"]),
-            view["detail"],
         )
     return table
+
+
+def switch_notes(switches: Iterable[switches_pb2.Switch]) -> list[Text]:
+    """Return why switches are not in sync, for people."""
+    return [_note(switch.name, switch.status.detail) for switch in switches if switch.status.detail]
+
+
+def _note(name: str, reason: str) -> Text:
+    # Not markup: a switch's own words may hold brackets.
+    return Text(f"{name}: {reason}", overflow="fold")
 
 
 def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
@@ -175,9 +188,14 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
     return table
 
 
+def job_notes(jobs: Iterable[jobs_pb2.Job]) -> list[Text]:
+    """Return why jobs have no rules, for people."""
+    return [_note(f"job {job.spec.name}", job.problem) for job in jobs if job.problem]
+
+
 def _programming_text(view: dict[str, Any]) -> str:
     if view["problem"]:
-        return f"[red]{view['problem']}[/]"
+        return "[red]has no rules[/]"
     items = view["programming"]
     late = [item for item in items if item["phase"] != "in sync"]
     if not late:
@@ -216,7 +234,7 @@ def state_table(state: jobs_pb2.StateResponse) -> Table:
     table.add_column("why", overflow="fold")
     for switch in state_dict(state):
         if switch["error"]:
-            table.add_row(switch["switch"], *["-"] * 6, f"[red]{switch['error']}[/]")
+            table.add_row(switch["switch"], *["-"] * 6, "[red]error[/]")
         for block in switch["blocks"]:
             ports = " ".join(str(port) for port in block["egress_ports"])
             cells, why = _block_cells(block, state.job.generation)
@@ -226,7 +244,7 @@ def state_table(state: jobs_pb2.StateResponse) -> Table:
 
 def _block_cells(block: dict[str, Any], generation: int) -> tuple[list[str], str]:
     if block["error"]:
-        return ["-"] * 4, f"[red]{block['error']}[/]"
+        return ["-"] * 4, "[red]error[/]"
     if block["generation"] != generation:
         return ["-"] * 4, "[dim]no packet yet[/]"
     return [
@@ -235,6 +253,20 @@ def _block_cells(block: dict[str, Any], generation: int) -> tuple[list[str], str
         str(block["alpha"]),
         f"{block['cnt_op']}/{block['cnt_total']}",
     ], ""
+
+
+def state_notes(state: jobs_pb2.StateResponse) -> list[Text]:
+    """Return why switches or blocks could not be read, for people."""
+    notes = []
+    for switch in state.switches:
+        if switch.error:
+            notes.append(_note(switch.switch, switch.error))
+        notes += [
+            _note(f"{switch.switch} block {block.block}", block.error)
+            for block in switch.blocks
+            if block.error
+        ]
+    return notes
 
 
 def counter_table(state: jobs_pb2.StateResponse) -> Table:

@@ -118,5 +118,9 @@ async def serve(config: ControllerConfig, ready_file: Path | None = None) -> Non
 def _write_ready(path: Path, address: str) -> None:
     # Written aside and moved: a reader never sees half a line.
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps({"listen": address, "pid": os.getpid()}) + "\n", encoding="utf-8")
-    scratch.replace(path)
+    line = json.dumps({"listen": address, "pid": os.getpid()}) + "\n"
+    try:
+        scratch.write_text(line, encoding="utf-8")
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -36,7 +36,9 @@ from ringstep.protocol.limits import GENERATION_BITS, MAX_BLOCKS, MAX_JOBS
 
 MAX_GENERATION: Final = (1 << GENERATION_BITS) - 1
 SCHEMA_VERSION: Final = 1
-_BUSY_TIMEOUT_S = 30.0
+_BUSY_TIMEOUT_S = 5.0
+"""How long to wait for another process's transaction. Shorter than clients wait for an answer, so
+that a caller who is told of a failure can rely on it that nothing happened."""
 
 
 class StoreError(Exception):
@@ -171,10 +173,13 @@ class Store:
                 _check_schema(session, url)
         except DatabaseError as error:
             self._engine.dispose()
-            raise StoreError(
-                f"store {url}: {error.orig}; give the path of a database that this user may write, "
-                "such as sqlite:///ringstep.db"
-            ) from None
+            advice = (
+                "another process holds it: end that one, or give another file"
+                if "locked" in str(error.orig)
+                else "give the path of a database that this user may write, such as "
+                "sqlite:///ringstep.db"
+            )
+            raise StoreError(f"store {url}: {error.orig}; {advice}") from None
 
     def close(self) -> None:
         """Close all connections."""
@@ -355,6 +360,8 @@ def _engine(url: str) -> Engine:
                 f"store {parsed.render_as_string()}: {parsed.get_backend_name()} is not "
                 "supported; use sqlite:///PATH"
             )
+        if parsed.query or parsed.host:
+            raise StoreError(f"store {url!r}: takes no host and no options; use sqlite:///PATH")
         engine = create_engine(parsed, **_pool_arguments(parsed))
     except (ArgumentError, NoSuchModuleError):
         raise StoreError(

@@ -77,7 +77,7 @@ def _parse_endpoint(value: object) -> Endpoint:
     _parse_name(node)
     if not colon:
         return Endpoint(node)
-    if not port.isdigit() or not MIN_PORT <= int(port) <= MAX_PORT:
+    if not port.isdecimal() or not MIN_PORT <= int(port) <= MAX_PORT:
         raise ValueError(
             f"{value!r} names port {port!r}; a switch port is a number {MIN_PORT}..{MAX_PORT}"
         )

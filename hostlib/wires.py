@@ -106,8 +106,9 @@ class _SocketWire:
         try:
             while len(frames) < limit:
                 frames.append(receive(_MAX_FRAME))
-        except (BlockingIOError, ConnectionRefusedError):
-            # Loopback reports that nobody listened to an earlier frame: a loose cable, no error.
+        except OSError:
+            # Nothing more has come; or loopback reports that nobody listened to an earlier frame,
+            # or the interface is down: a loose cable, no error.
             pass
         return frames
 
@@ -182,7 +183,7 @@ class UdpWire(_SocketWire):
                 self._sock.send(frame)
             except OSError:
                 self.lost += 1
-        except BlockingIOError:
+        except OSError:
             self.lost += 1
 
 
@@ -214,10 +215,11 @@ class AfPacketWire(_SocketWire):
         self.interface = interface
 
     def send(self, frame: bytes) -> None:
-        """Send one frame; it is lost, and counted, if the kernel's buffer is full."""
+        """Send one frame; it is lost, and counted, if the kernel does not take it."""
         try:
             self._sock.send(frame)
-        except (BlockingIOError, InterruptedError):
+        except OSError:
+            # Its buffer is full, the frame is longer than the MTU, or the interface is down.
             self.lost += 1
 
     def receive(self, limit: int = _BATCH) -> list[bytes]:
@@ -228,7 +230,8 @@ class AfPacketWire(_SocketWire):
                 frame, address = self._sock.recvfrom(_MAX_FRAME)
                 if address[2] != socket.PACKET_OUTGOING:
                     frames.append(frame)
-        except BlockingIOError:
+        except OSError:
+            # Nothing more has come, or the interface is down.
             pass
         return frames
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ringstep.lab.scenario import Geometry
@@ -141,7 +142,8 @@ def demo(
                 experiment = measure(params, rig, on_run)
         except (ChildFailed, FlowFailed) as error:
             progress.stop()
-            Console(stderr=True).print(f"[red]demo failed:[/] {error}", highlight=False)
+            said = escape(str(error))
+            Console(stderr=True).print(f"[red]demo failed:[/] {said}", highlight=False)
             raise typer.Exit(1) from None
 
     if any(experiment.complete(delay) for delay in params.delays_ms):

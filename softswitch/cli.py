@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 
 BAD_INPUT = 2
+MAX_DEVICE_ID = (1 << 64) - 1
+"""P4Runtime device ids have 64 bits."""
 
 
 def _fail(message: str) -> NoReturn:
@@ -35,7 +37,7 @@ def _fail(message: str) -> NoReturn:
 
 def _numbered(option: str, text: str) -> tuple[int, str]:
     number, equals, rest = text.partition("=")
-    if not equals or not number.isdigit() or not 0 <= int(number) <= MAX_PORT:
+    if not equals or not number.isdecimal() or int(number) > MAX_PORT:
         _fail(f"{option} {text!r} does not start with NUMBER=, a port in 0..{MAX_PORT}")
     return int(number), rest
 
@@ -53,21 +55,33 @@ def parse_queue(text: str) -> QueueConfig:
         key, colon, value = item.partition(":")
         if not colon or key not in makers:
             raise ValueError(f"{item!r} is not one of {', '.join(f'{k}:NUMBER' for k in makers)}")
+        if key in values:
+            raise ValueError(f"{key} is given twice")
         try:
             values[key] = makers[key](value)
         except ValueError:
-            raise ValueError(f"{item!r}: {value!r} is not a number") from None
+            kind = "whole number" if makers[key] is int else "number"
+            raise ValueError(f"{item!r}: {value!r} is not a {kind}") from None
     return QueueConfig(**values)  # type: ignore[arg-type]
 
 
-def _ports(specs: list[str]) -> dict[int, Wire]:
+def _ports(specs: list[str], cpu_port: int) -> dict[int, Wire]:
     wires: dict[int, Wire] = {}
+    ends: dict[str, int] = {}
     try:
         for spec in specs:
             number, rest = _numbered("--port", spec)
             if number in wires:
-                _fail(f"--port {spec!r}: port {number} was given before")
+                raise WireError(f"port {number} was given before")
+            if number == cpu_port:
+                raise WireError(
+                    f"port {number} is the CPU port, whose packets go to the controller; use "
+                    "another port, or another --cpu-port"
+                )
             wires[number] = parse_wire(rest)
+            other = ends.setdefault(wires[number].describe(), number)
+            if other != number:
+                raise WireError(f"port {other} ends at {wires[number].describe()} already")
     except WireError as error:
         for wire in wires.values():
             wire.close()
@@ -79,6 +93,8 @@ def _queues(specs: list[str]) -> dict[int, QueueConfig]:
     queues: dict[int, QueueConfig] = {}
     for spec in specs:
         number, rest = _numbered("--queue", spec)
+        if number in queues:
+            _fail(f"--queue {spec!r}: port {number} was given before")
         try:
             queues[number] = parse_queue(rest)
         except ValueError as error:
@@ -86,9 +102,20 @@ def _queues(specs: list[str]) -> dict[int, QueueConfig]:
     return queues
 
 
+def _write(option: str, path: Path, document: object) -> None:
+    try:
+        write_json_atomically(path, document)
+    except OSError as error:
+        _fail(
+            f"{option} {str(path)!r}: cannot be written ({error.strerror}); give the path of a file"
+        )
+
+
 @app.command()
 def run(
-    device_id: Annotated[int, typer.Option(help="P4Runtime device id, above 0.", min=1)] = 1,
+    device_id: Annotated[
+        int, typer.Option(help="P4Runtime device id, above 0.", min=1, max=MAX_DEVICE_ID)
+    ] = 1,
     grpc: Annotated[
         str, typer.Option(help="Where P4Runtime listens; port 0 picks a free one.")
     ] = "127.0.0.1:9559",
@@ -127,7 +154,10 @@ def run(
     from ringstep.softswitch.p4rt.server import serve
 
     queues = _queues(queue or [])
-    wires = _ports(port or [])
+    for option, path in (("--ready-file", ready_file), ("--stats-file", stats_file)):
+        if path is not None and not path.parent.is_dir():
+            _fail(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
+    wires = _ports(port or [], cpu_port)
     switch = Switch(device_id, seed=seed, cpu_port=cpu_port, queues=queues)
     runtime = Runtime(switch, wires)
     try:
@@ -139,7 +169,8 @@ def run(
             try:
                 runtime.packet_in = server.packet_in
                 if ready_file is not None:
-                    write_json_atomically(
+                    _write(
+                        "--ready-file",
                         ready_file,
                         {
                             "grpc": server.address,
@@ -151,7 +182,7 @@ def run(
             finally:
                 server.stop()
         if stats_file is not None:
-            write_json_atomically(stats_file, runtime.statistics())
+            _write("--stats-file", stats_file, runtime.statistics())
     finally:
         runtime.close()
 

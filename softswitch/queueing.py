@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 DEFAULT_CAPACITY = 64
@@ -15,7 +16,7 @@ class QueueConfig:
     `rate_bps` in bits per second and `rate_pps` in packets per second; 0 is unlimited, and both
     may be given. `capacity` in packets. `overhead_bytes` is added to each packet's length for
     `rate_bps` (20 for Ethernet's preamble and gap, 4 more for the FCS; 0 counts the frame alone).
-    Raises ValueError for a negative value, or a capacity below 1.
+    Raises ValueError for a value that is negative or not finite, or a capacity below 1.
     """
 
     rate_bps: float = 0
@@ -25,8 +26,9 @@ class QueueConfig:
 
     def __post_init__(self) -> None:
         for name in ("rate_bps", "rate_pps", "overhead_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"queue {name} is {getattr(self, name)}; it must not be negative")
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"queue {name} is {value}; it must be finite and not negative")
         if self.capacity < 1:
             raise ValueError(f"queue capacity is {self.capacity}; at least 1 packet is needed")
 

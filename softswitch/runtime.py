@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 MAX_WAIT_S = 1.0
 """Longest the loop sleeps without a reason."""
 
+MAX_PACKET_OUTS = 1024
+"""Packet-outs that may wait for the loop; a controller that sends more loses the rest."""
+
 
 class Runtime:
     """Moves packets between a switch and its wires until stopped.
@@ -38,6 +41,7 @@ class Runtime:
         self.switch = switch
         self.wires = dict(wires)
         self.unwired_drops = 0
+        self.packet_out_drops = 0
         self.packet_in: Any = None
         self._packet_outs: deque[bytes] = deque()
         self._stopping = False
@@ -59,7 +63,13 @@ class Runtime:
             os.write(self._wake_out, b"\0")
 
     def submit_packet_out(self, frame: bytes) -> None:
-        """Take in a frame, its packet_out header in front; any thread may call this."""
+        """Take in a frame, its packet_out header in front; any thread may call this.
+
+        Where too many wait already it is dropped and counted.
+        """
+        if len(self._packet_outs) >= MAX_PACKET_OUTS:
+            self.packet_out_drops += 1
+            return
         self._packet_outs.append(frame)
         self.wake()
 
@@ -141,6 +151,7 @@ class Runtime:
             "now_us": int(self.now_us()),
             "ports": ports,
             "unwired_drops": self.unwired_drops,
+            "packet_out_drops": self.packet_out_drops,
             **totals,
         }
 
@@ -168,7 +179,10 @@ def stopped_by_signals(runtime: Runtime) -> Iterator[None]:
 
 
 def write_json_atomically(path: Path, document: object) -> None:
-    """One line of JSON that readers see whole or not at all."""
+    """One line of JSON that readers see whole or not at all. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(document) + "\n")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(document) + "\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -62,8 +62,8 @@ class Wire(Protocol):
 
 def _endpoint(text: str, what: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise WireError(f"{what}: {text!r} is not HOST:PORT")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise WireError(f"{what}: {text!r} is not HOST:PORT with a port in 0..65535")
     return host.strip("[]"), int(port)
 
 
@@ -293,8 +293,11 @@ class PcapWire:
         return frames
 
     def send(self, frame: bytes, now_us: float) -> None:
-        """Record one frame."""
-        self._writer.write(frame, now_us)
+        """Record one frame, or count it as lost where the disk does not take it."""
+        try:
+            self._writer.write(frame, now_us)
+        except OSError:
+            self.tx_errors += 1
 
     def next_arrival(self) -> float | None:
         """When the next recorded frame is due."""
@@ -308,7 +311,11 @@ class PcapWire:
 
     def close(self) -> None:
         """Finish the file."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError:
+            # What was still in the buffer found no room.
+            self.tx_errors += 1
 
 
 class MemoryWire:

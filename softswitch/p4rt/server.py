@@ -114,13 +114,23 @@ def serve(
 def _bind(
     grpc_server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None
 ) -> int:
+    host, _, number = address.rpartition(":")
+    # gRPC itself takes a missing port for 443, and one above 65535 modulo 65536.
+    if not host or not number.isdecimal() or int(number) > 65535:
+        raise OSError(
+            f"{address!r} is not HOST:PORT; write for example 127.0.0.1:9559, port 0 for a free one"
+        )
     try:
         if credentials is None:
             port = grpc_server.add_insecure_port(address)
         else:
             port = grpc_server.add_secure_port(address, credentials)
-    except RuntimeError as error:
-        raise OSError(f"P4Runtime server: cannot listen on {address}: {error}") from error
+    except RuntimeError:
+        # gRPC's own text only points to its debug log.
+        port = 0
     if port == 0:
-        raise OSError(f"P4Runtime server: cannot listen on {address}: is the port in use?")
+        raise OSError(
+            f"P4Runtime server: cannot listen on {address}: the port is in use or the address is "
+            "not of this machine; give another HOST:PORT, port 0 for a free one"
+        )
     return int(port)

@@ -88,6 +88,7 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
     def wipe(self) -> None:
         """Forget program and entities, as a restarted switch does."""
         self.config = None
+        self.counters.clear()
         self.entities.clear()
         self.defaults.clear()
 
@@ -221,6 +222,12 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
         if self.refuse(update):
             return p4r.Error(canonical_code=rpc_code.RESOURCE_EXHAUSTED, message="table is full")
         entity = update.entity
+        if entity.HasField("counter_entry"):
+            counter = entity.counter_entry
+            assert update.type == p4r.Update.MODIFY, "the specification knows no other"
+            cell = (counter.counter_id, counter.index.index)
+            self.counters[cell] = counter.data.packet_count
+            return p4r.Error()
         if entity.table_entry.is_default_action:
             self.defaults[entity.table_entry.table_id] = entity.table_entry
             return p4r.Error()

@@ -312,12 +312,13 @@ async def test_state_tells_blocks_counters_and_what_could_not_be_read(
 ) -> None:
     async with controller(config) as client:
         tor1 = await new_switch(states={0: STATE, 1: replace(STATE, step_min=8, generation=9)})
-        tor1.counters[pipeline.schema.counters["job_marks"].id, 1] = 12
         spine1 = await new_switch()
         await client.add_switch("tor1", tor1.address)
         await client.add_switch("spine1", spine1.address)
         await client.wait_switches(["tor1", "spine1"])
         await client.register(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        await client.wait_switches(["tor1", "spine1"])
+        tor1.counters[pipeline.schema.counters["job_marks"].id, 1] = 12
         reply = await client.state("a")
         of = {switch.switch: switch for switch in reply.switches}
         assert list(of) == sorted(SWITCHES)
@@ -329,9 +330,7 @@ async def test_state_tells_blocks_counters_and_what_could_not_be_read(
         assert of["tor1"].counters.marks == 12
         assert "the data plane did not answer 3 reads" in of["spine1"].blocks[0].error
         assert of["spine1"].HasField("counters")
-        assert of["tor2"].error == (
-            "tor2 has no P4Runtime address; add it with 'ringstep switch add'"
-        )
+        assert of["tor2"].error == ("has no P4Runtime address; add it with 'ringstep switch add'")
         await spine1.stop()
         await asyncio.sleep(0.3)
         again = await client.state("a")
@@ -371,6 +370,29 @@ async def test_job_whose_host_left_the_topology_is_kept_with_the_reason(
             await client.wait_programmed("a", timeout_s=0.05)
         await client.release("a")
     config.topology.write_text(fabric_text)
+
+
+async def test_jobs_that_clash_after_a_change_of_topology_do_not_share_rules(
+    config: ControllerConfig, fabric_text: str
+) -> None:
+    """While its host was gone the first job had no rules, so another could take its tag."""
+    tag = Tag(JobCarrier.DSCP, 3)
+    async with controller(config) as client:
+        await client.register(job_spec("first", rings=[["h1", "h2"]], tag=tag))
+    renamed = fabric_text.replace('"h2"', '"h9"')
+    config.topology.write_text(renamed)
+    async with controller(config) as client:
+        assert "host 'h2' is not in the topology" in (await client.get("first")).problem
+        await client.register(job_spec("second", rings=[["h3", "h4"]], tag=tag))
+    config.topology.write_text(fabric_text)
+    async with controller(config) as client:
+        assert not (await client.get("first")).problem
+        second = await client.get("second")
+        assert "job 'first' (1) already owns packets that match job_by_tag dscp=" in second.problem
+        assert "release one of the two" in second.problem
+        await client.release("second")
+        first = await client.get("first")
+        assert [item.switch for item in first.programming] == ["tor1"]
 
 
 async def test_job_follows_a_topology_that_grew(config: ControllerConfig, fabric_text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import os
 import signal
@@ -14,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from ringstep.controller.cli import app
+from ringstep.controller.cli import _waiting, app
+from ringstep.controller.render import job_notes, job_table, switch_notes, switch_table
+from ringstep.controller.v1 import jobs_pb2, switches_pb2
 
 _START_S = 60.0
 _PROGRAM = "from ringstep.controller.cli import app; app()"
@@ -138,7 +143,7 @@ def test_job_is_registered_listed_shown_and_released(controller: Process) -> Non
     assert shown["state"] == [
         {
             "switch": "tor1",
-            "error": "tor1 has no P4Runtime address; add it with 'ringstep switch add'",
+            "error": "has no P4Runtime address; add it with 'ringstep switch add'",
             "counters": None,
             "blocks": [],
         }
@@ -155,9 +160,10 @@ def test_people_get_tables(controller: Process) -> None:
     assert "0 of 1 in sync; tor1 unmanaged" in listed.stdout
     shown = run("job", "show", "resnet", controller=controller)
     assert "h1 -> h2 -> h1" in shown.stdout
-    assert "tor1 has no P4Runtime address" in shown.stdout
+    assert "\ntor1: has no P4Runtime address" in shown.stdout
     switches = run("switch", "list", controller=controller)
     assert "unmanaged" in switches.stdout
+    assert "\ntor1: has no P4Runtime address; add it with" in switches.stdout
     released = run("job", "release", "resnet", controller=controller)
     assert released.stdout == "released job 1 resnet\n"
 
@@ -197,7 +203,6 @@ def test_switches_are_added_listed_and_removed(controller: Process) -> None:
             2,
             "error: spec.overrides.k: k = 2.0: must be in 0..1 (the paper uses 0.001 to 0.01)",
         ),
-        ((*RING, "--tau", "x"), 2, "error: 'x' is not a fraction; write 1/4 or 0.25"),
         ((*RING, "--t-win-us", "-1"), 2, "numbers are whole, not negative, and below 2**32"),
     ],
 )
@@ -215,6 +220,7 @@ def test_failures_go_to_stderr_with_a_status(
         (("job", "register", "--name", "a", "--qp", "h1:h2"), "is not SRC:DST:QP"),
         (("job", "register", "--name", "a", "--tag", "rule:1"), "is not CARRIER:VALUE"),
         (("job", "register", "--name", "a", "--q-gate", "deep"), "is not a queue depth"),
+        (("job", "register", "--name", "a", "--tau", "1/0"), "'1/0' is not a fraction; write 1/4"),
         (("job", "register"), "--name"),
         (("switch", "add", "tor1", "here"), "is not HOST:PORT"),
         (("job", "list", "--controller", "here"), "is not HOST:PORT"),
@@ -232,6 +238,12 @@ def test_bad_input_is_refused_before_anything_is_asked(
     assert text in " ".join(result.stderr.split())
 
 
+def test_interrupted_wait_says_what_stays_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(asyncio.CancelledError), _waiting("job 'a' stays registered as 1"):
+        raise asyncio.CancelledError
+    assert capsys.readouterr().err == "job 'a' stays registered as 1\n"
+
+
 def test_no_controller_is_a_failure_with_a_way_out() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
@@ -239,6 +251,21 @@ def test_no_controller_is_a_failure_with_a_way_out() -> None:
         result = run("job", "list", "--controller", f"{host}:{port}")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "start one with 'ringstep controller serve'" in result.stderr
+
+
+def test_brackets_in_a_reason_are_shown_as_they_are() -> None:
+    """A switch's own words are not markup: ``[/x]`` would end the command with a traceback."""
+    reason = "refused by [/opt/switch]: [red]hosts[1]"
+    switch = switches_pb2.Switch(name="s1", status=switches_pb2.SwitchStatus(detail=reason))
+    job = jobs_pb2.Job(spec=jobs_pb2.JobSpec(name="a"), problem=reason)
+    console = Console(file=io.StringIO(), width=200)
+    for item in (
+        switch_table([switch]), *switch_notes([switch]), job_table([job]), *job_notes([job])
+    ):  # fmt: skip
+        console.print(item)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"s1: {reason}\n" in shown
+    assert f"job a: {reason}\n" in shown
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,8 @@ async def test_program_that_the_switch_refuses_is_reported_and_nothing_is_writte
             await client.add_switch("tor1", switch.address)
             view = await phase_of_tor1(client, switches_pb2.SWITCH_PHASE_ERROR)
             assert "refuses the program" in view.status.detail
+            assert f"p4info.txtpb with {other}" in view.status.detail
+            assert "must come from one run of p4c" in view.status.detail
             assert view.status.updates_written == 0
         async with controller(config) as client:
             await client.wait_switches(["tor1"])
@@ -277,6 +279,40 @@ async def test_reused_block_starts_clean_for_the_next_job(
                 assert (block.generation, block.step_min) == (job.generation, step)
                 await client.release("a")
                 await client.wait_switches(["tor1"])
+
+
+async def test_job_id_that_is_handed_out_again_counts_from_zero(
+    config: ControllerConfig, tmp_path: Path, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringstep.controller.store.MAX_JOBS", 1)
+    h1, h2 = topology.hosts["h1"].ipv4, topology.hosts["h2"].ipv4
+    assert h1 is not None
+    assert h2 is not None
+    with SoftSwitch(tmp_path, 1, PORTS) as switch:
+        async with controller(config) as client:
+            await added(client, switch)
+            spec = job_spec("a", queue_pairs=[QueuePair("h1", "h2", QP)])
+            for packets in (3, 2):
+                job = await client.register(spec)
+                assert job.id == 1
+                await client.wait_programmed("a")
+                (of_tor1,) = (await client.state("a")).switches
+                assert of_tor1.counters.data == 0
+                for psn in range(packets):
+                    switch.send(1, frame(h1, h2, 7, psn))
+                    switch.receive()
+                (of_tor1,) = (await client.state("a")).switches
+                assert of_tor1.counters.data == packets
+                await client.release("a")
+                await client.wait_switches(["tor1"])
+            await client.register(spec)
+            await client.wait_programmed("a")
+            switch.send(1, frame(h1, h2, 7, 0))
+            switch.receive()
+        async with controller(config) as client:
+            await client.wait_programmed("a")
+            (of_tor1,) = (await client.state("a")).switches
+            assert of_tor1.counters.data == 1
 
 
 @pytest.mark.parametrize("family", [4, 6])

@@ -13,7 +13,7 @@ from ringstep.controller.entries import (
     action,
     entry_key,
 )
-from ringstep.controller.plan import apply_update, plan_updates
+from ringstep.controller.plan import apply_update, jobs_new_to, plan_updates
 
 BLOCK = entry_key("block_map", job=Exact(1), egress_port=Exact(2))
 PARAMS = entry_key("job_params", job=Exact(1))
@@ -38,6 +38,29 @@ FULL = SwitchTables(
 
 def written(actual: SwitchTables, desired: SwitchTables) -> list[str]:
     return [str(update) for phase in plan_updates(actual, desired) for update in phase]
+
+
+def holding(**generations: int) -> SwitchTables:
+    """A switch with jobs, given as ``job7=generation``."""
+    return SwitchTables(
+        entries={
+            entry_key("job_params", job=Exact(int(name.removeprefix("job")))): action(
+                "set_params", {"generation": generation, "k": generation}
+            )
+            for name, generation in generations.items()
+        }
+    )
+
+
+def test_counters_are_new_to_jobs_that_came_or_were_handed_out_anew() -> None:
+    assert jobs_new_to(holding(), holding(job9=1, job2=1)) == [2, 9]
+    assert jobs_new_to(holding(job1=1, job2=1, job3=1), holding(job1=1, job2=2)) == [2]
+
+
+def test_changed_parameters_of_the_same_hand_out_keep_the_counters() -> None:
+    key = entry_key("job_params", job=Exact(1))
+    changed = SwitchTables(entries={key: action("set_params", {"generation": 1, "k": 9})})
+    assert jobs_new_to(holding(job1=1), changed) == []
 
 
 def test_equal_states_need_nothing() -> None:

@@ -452,6 +452,58 @@ async def test_counters_of_one_job_are_read(
         }
 
 
+def with_job(desired: SwitchTables, job: int, generation: int) -> SwitchTables:
+    """The fabric's part and the parameters of one job."""
+    tables = desired.copy()
+    params = MarkerParams(generation=generation)
+    tables.entries[entry_key("job_params", job=Exact(job))] = action(
+        "set_params", params.to_table()
+    )
+    return tables
+
+
+async def test_counters_of_a_job_id_start_at_zero_whenever_it_is_handed_out(
+    new_switch: NewSwitch,
+    pipeline: Pipeline,
+    desired: SwitchTables,
+    timing: Timing,
+    eventually: Eventually,
+) -> None:
+    data = pipeline.schema.counters["job_data"].id
+    switch = await new_switch()
+    async with programming(switch, pipeline, desired, timing) as programmer:
+        await eventually(lambda: programmer.status.phase is Phase.IN_SYNC)
+        for generation in (1, 2):
+            switch.counters = {(data, 5): 100, (data, 6): 7}
+            programmer.set_desired(with_job(desired, 5, generation))
+            await eventually(lambda: programmer.status.phase is Phase.IN_SYNC)
+            assert switch.counters[data, 5] == 0
+            assert switch.counters[data, 6] == 7
+        switch.counters[data, 5] = 3
+        kinds = [update.entity.WhichOneof("entity") for update in switch.writes[-6:]]
+        assert kinds == ["counter_entry"] * 5 + ["table_entry"]
+    async with programming(switch, pipeline, with_job(desired, 5, 2), timing) as again:
+        await eventually(lambda: again.status.phase is Phase.IN_SYNC)
+    assert switch.counters[data, 5] == 3
+
+
+async def test_switch_that_keeps_its_counters_gets_its_rules_all_the_same(
+    new_switch: NewSwitch,
+    pipeline: Pipeline,
+    desired: SwitchTables,
+    timing: Timing,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    switch = await new_switch(refuse=lambda update: update.entity.HasField("counter_entry"))
+    async with programming(switch, pipeline, desired, timing) as programmer:
+        await eventually(lambda: programmer.status.phase is Phase.IN_SYNC)
+        programmer.set_desired(with_job(desired, 5, 1))
+        await eventually(lambda: programmer.status.phase is Phase.IN_SYNC)
+        assert len(switch.entities) == len(desired) + 1
+    assert "5 counters were not set to zero" in caplog.text
+
+
 async def test_proxy_of_the_environment_is_not_asked_for_loopback(
     new_switch: NewSwitch,
     pipeline: Pipeline,

@@ -226,12 +226,26 @@ def test_switches_follow_the_file_unless_an_operator_said_otherwise(store: Store
         ("ringstep.db", "is not a database URL; write for example sqlite:///ringstep.db"),
         ("postgresql://host/db", "postgresql is not supported; use sqlite:///PATH"),
         ("nosuch://host/db", "nosuch is not supported"),
+        ("sqlite:///x.db?mode=ro", "takes no host and no options; use sqlite:///PATH"),
         ("sqlite:////nonexistent/folder/x.db", "unable to open database file; give the path of"),
     ],
 )
 def test_unusable_store_is_refused_with_a_remedy(url: str, message: str) -> None:
     with pytest.raises(StoreError, match=message):
         Store(url)
+
+
+def test_database_that_another_process_holds_is_refused_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringstep.controller.store._BUSY_TIMEOUT_S", 0.05)
+    path = tmp_path / "store.db"
+    Store(f"sqlite:///{path}").close()
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="database is locked; another process holds it"):
+        Store(f"sqlite:///{path}")
+    holder.close()
 
 
 def test_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def nics() -> tuple[SoftRnic, SoftRnic]:
     )
 
 
+def test_frame_longer_than_a_datagram_is_lost_and_counted() -> None:
+    left, right = udp_cable()
+    with left, right:
+        left.send(bytes(65_520))
+        left.send(b"next")
+        assert wait_for(right, 1) == [b"next"]
+        assert left.lost == 1
+
+
 def test_a_datagram_is_a_frame() -> None:
     left, right = udp_cable()
     with left, right:

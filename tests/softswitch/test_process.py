@@ -19,7 +19,10 @@ from finsy.proto import p4i, p4r
 from typer.testing import CliRunner
 
 from ringstep.softswitch.cli import app, parse_queue
+from ringstep.softswitch.engine import Switch
 from ringstep.softswitch.queueing import QueueConfig
+from ringstep.softswitch.runtime import MAX_PACKET_OUTS, Runtime
+from ringstep.softswitch.wires import PcapWriter
 
 pytest.importorskip("grpc")
 import grpc
@@ -127,7 +130,21 @@ def test_frames_go_in_at_one_port_and_out_at_another(tmp_path: Path, end: signal
         (["--queue", "1=rate:5"], "is not one of rate_bps:NUMBER"),
         (["--queue", "1=rate_bps:fast"], "'fast' is not a number"),
         (["--queue", "1=capacity:0"], "capacity is 0"),
+        (["--queue", "1=capacity:1.5"], "'1.5' is not a whole number"),
+        (["--queue", "1=rate_bps:nan"], "rate_bps is nan; it must be finite"),
+        (["--queue", "1=rate_bps:inf"], "rate_bps is inf; it must be finite"),
+        (["--queue", "1=capacity:1,capacity:2"], "capacity is given twice"),
+        (["--queue", "1=capacity:1", "--queue", "1=capacity:2"], "port 1 was given before"),
         (["--log-level", "loud"], "'loud' is not debug"),
+        (["--port", "²=udp:127.0.0.1:0,127.0.0.1:5"], "does not start with NUMBER="),
+        (["--port", "1=udp:127.0.0.1:²,127.0.0.1:5"], "is not HOST:PORT"),
+        (["--port", "510=udp:127.0.0.1:0,127.0.0.1:5"], "port 510 is the CPU port"),
+        (["--device-id", str(1 << 64)], "--device-id"),
+        (["--grpc", "127.0.0.1"], "'127.0.0.1' is not HOST:PORT"),
+        (["--grpc", "127.0.0.1:99999"], "'127.0.0.1:99999' is not HOST:PORT"),
+        (["--grpc", ":9559"], "':9559' is not HOST:PORT"),
+        (["--ready-file", "/nonexistent/ready.json"], "there is no folder '/nonexistent'"),
+        (["--stats-file", "/nonexistent/stats.json"], "there is no folder '/nonexistent'"),
         (
             ["--port", "1=udp:127.0.0.1:0,127.0.0.1:5", "--port", "1=udp:127.0.0.1:0,127.0.0.1:5"],
             "port 1 was given before",
@@ -147,7 +164,36 @@ def test_a_grpc_port_in_use_ends_with_status_2() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = CliRunner().invoke(app, ["run", "--grpc", address])
     assert result.exit_code == 2
-    assert address in result.output
+    assert f"cannot listen on {address}: the port is in use" in result.output
+
+
+def test_a_ready_file_that_is_a_folder_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "ready"
+    folder.mkdir()
+    result = CliRunner().invoke(app, ["run", "--grpc", "127.0.0.1:0", "--ready-file", str(folder)])
+    assert result.exit_code == 2
+    assert f"--ready-file {str(folder)!r}: cannot be written" in result.output
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_two_ports_do_not_write_one_file(tmp_path: Path) -> None:
+    source, sink = tmp_path / "in.pcap", tmp_path / "out.pcap"
+    PcapWriter(source).close()
+    ports = [item for port in (1, 2) for item in ("--port", f"{port}=pcap:{source},{sink}")]
+    result = CliRunner().invoke(app, ["run", "--grpc", "127.0.0.1:0", *ports])
+    assert result.exit_code == 2
+    assert f"port 1 ends at {sink} already" in result.output
+
+
+def test_packet_outs_beyond_what_may_wait_are_dropped_and_counted() -> None:
+    runtime = Runtime(Switch(), {})
+    try:
+        for _ in range(MAX_PACKET_OUTS + 3):
+            runtime.submit_packet_out(b"frame")
+        assert len(runtime._packet_outs) == MAX_PACKET_OUTS
+        assert runtime.statistics()["packet_out_drops"] == 3
+    finally:
+        runtime.close()
 
 
 def test_queue_descriptions() -> None:

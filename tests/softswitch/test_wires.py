@@ -159,6 +159,17 @@ def test_pcap_in_nanoseconds_and_big_endian(tmp_path: Path) -> None:
     assert read_pcap(path) == [(1_000_500.0, b"hi")]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_frames_that_the_disk_does_not_take_are_lost_and_counted(tmp_path: Path) -> None:
+    source = tmp_path / "in.pcap"
+    PcapWriter(source).close()
+    wire = PcapWire(source, Path("/dev/full"))
+    for _ in range(3):
+        wire.send(bytes(60_000), 0)
+    wire.close()
+    assert wire.tx_errors >= 3
+
+
 def test_memory_wire_moves_frames() -> None:
     wire = MemoryWire()
     assert wire.next_arrival() is None
