@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ringstep.fabric.tomlfile import Location
@@ -12,7 +12,10 @@ from ringstep.protocol.marker import MarkerParams, ProgressMode, Scope
 from ringstep_ns3 import _core
 from ringstep_ns3.jobs import PlacedJob
 from ringstep_ns3.prepare import Prepared
-from ringstep_ns3.scenario import Cc, DcqcnKeys, Scenario
+from ringstep_ns3.scenario import Cc, DcqcnKeys, Scenario, ScenarioError
+from ringstep_ns3.severed import severed
+from ringstep_ns3.topology import nearest
+from ringstep_ns3.units import format_time
 
 _DCQCN_FIELDS: Final = (
     ("t_alpha", "t_alpha_us", 1e-3),
@@ -35,13 +38,20 @@ _DCQCN_FIELDS: Final = (
 """Key of [cc.dcqcn], field of the core, factor from the one's unit to the other's."""
 
 
+Policy = Callable[[_core.MarkingPacket], bool]
+
+
 @dataclass(frozen=True)
 class Built:
-    """A simulation that is ready to run; ``warnings`` are set-ups that may surprise."""
+    """A simulation that is ready to run; ``warnings`` are set-ups that may surprise.
+
+    ``policies`` names the switches on which a function in Python decides on marks.
+    """
 
     prepared: Prepared
     simulation: _core.Simulation
     warnings: tuple[str, ...]
+    policies: tuple[str, ...] = ()
 
 
 def build(prepared: Prepared) -> Built:
@@ -73,7 +83,27 @@ def build(prepared: Prepared) -> Built:
             )
     for src, dst in prepared.rate_pairs:
         simulation.trace_rate(src, dst)
+    _start_late(prepared, simulation)
     return Built(prepared, simulation, (*_warnings(prepared), *simulation.warnings()))
+
+
+def with_policies(built: Built, policies: Mapping[str, Policy]) -> Built:
+    """Let functions decide on marks beside RED, in place of ``switch.marking`` on those switches.
+
+    ``policies`` maps switch names to functions of a packet that tell whether to mark it.
+
+    Raises:
+        ScenarioError: no such switch.
+    """
+    graph = built.prepared.graph
+    for name, policy in policies.items():
+        if name not in graph.switches:
+            raise ScenarioError(
+                built.prepared.scenario.name,
+                [f"policies: {name!r} is no switch; {nearest(name, graph.switches)}"],
+            )
+        built.simulation.set_marking_policy(graph.number[name], policy)
+    return replace(built, policies=tuple(sorted(policies)))
 
 
 @contextmanager
@@ -85,6 +115,25 @@ def _refused(scenario: Scenario, location: Location) -> Iterator[None]:
         findings = scenario.findings()
         findings.add(location, str(error))
         findings.raise_if_any()
+
+
+def _start_late(prepared: Prepared, simulation: _core.Simulation) -> None:
+    """Hold the markers back until ``marker.start``: a policy that never marks stands before them.
+
+    It goes in place of the switch's own marking, which therefore sees no packet before that time.
+    """
+    start_ns = prepared.scenario.marker.start
+    if not start_ns or prepared.scenario.switch.marking != "marker":
+        return
+    switches = [prepared.graph.number[name] for name in sorted(prepared.marked)]
+    for switch in switches:
+        simulation.set_marking_policy(switch, lambda _packet: False)
+
+    def switch_on() -> None:
+        for switch in switches:
+            simulation.set_marking_policy(switch, None)
+
+    simulation.at(start_ns, switch_on)
 
 
 def effective_dcqcn(scenario: Scenario, rate_bps: int) -> dict[str, object]:
@@ -107,6 +156,30 @@ def _warnings(prepared: Prepared) -> list[str]:
         )
     if scenario.switch.marking == "marker" and not any(prepared.markers):
         found.append('switch.marking = "marker", but no job is marked; nothing but RED marks')
+    apart = severed(prepared)
+    if apart is not None and scenario.until is None:
+        found.append(
+            f"event[{apart.event + 1}] leaves no path between {apart.first} and {apart.second} "
+            f"from {format_time(apart.time_ns)} on; what they still have to exchange then never "
+            "arrives, and the run ends once nothing gets through any more"
+        )
+    found += _without_effect(scenario)
+    return found
+
+
+def _without_effect(scenario: Scenario) -> list[str]:
+    """Say which keys the file or the command line sets although others keep them from working."""
+    data = scenario.document.data
+    found = []
+    switch, cc = data.get("switch", {}), data.get("cc", {})
+    if scenario.switch.marking == "none" and "marked" in switch:
+        found.append('switch.marked has no effect while switch.marking = "none"')
+    if scenario.transport.window == "none" and scenario.transport.window_bytes is not None:
+        found.append('transport.window_bytes has no effect while transport.window = "none"')
+    if scenario.cc.kind != "fixed" and scenario.cc.fixed_rate is not None:
+        found.append(f'cc.fixed_rate has no effect while cc.kind = "{scenario.cc.kind}"')
+    if scenario.cc.kind != "dcqcn" and (cc.get("dcqcn") or "preset" in cc):
+        found.append(f'cc.preset and cc.dcqcn have no effect while cc.kind = "{scenario.cc.kind}"')
     return found
 
 

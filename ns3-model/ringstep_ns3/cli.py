@@ -1,4 +1,4 @@
-"""Commands of the simulator: ``ringstep sim run|sweep|plot|validate|presets``."""
+"""Commands of the simulator: ``ringstep sim run|sweep|plot|validate|presets|paper``."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ from ringstep.fabric.tomlfile import FileError
 from ringstep_ns3 import simulate
 from ringstep_ns3.build import build
 from ringstep_ns3.outfolder import check_folder
+from ringstep_ns3.paper import CHOICES, FIGURES, Report, run_figure
+from ringstep_ns3.paper.report import HEADINGS, load_figure
+from ringstep_ns3.paper.report import MARK as PAPER_MARK
 from ringstep_ns3.prepare import prepare
 from ringstep_ns3.results import SUMMARY, Results
 from ringstep_ns3.scenario import Scenario, preset_names, preset_text
 from ringstep_ns3.sweep import MARK, Sweep, SweepProgress, default_workers, run_sweep
-from ringstep_ns3.units import format_time
+from ringstep_ns3.tomldoc import parse_setting
 
 BAD_INPUT: Final = 2
 FAILED: Final = 1
@@ -44,6 +47,12 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+paper_app = typer.Typer(
+    help="Reproduce a paper's evaluation: figures and tables beside its numbers.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(paper_app, name="paper")
 
 ScenarioFile = Annotated[Path, typer.Argument(help="Scenario file (TOML).", show_default=False)]
 Settings = Annotated[
@@ -108,8 +117,8 @@ def run_command(
         _show(results, folder)
     if interrupted:
         print(
-            f"interrupted at {format_time(results.summary['sim_time_ns'])} of simulated time; what "
-            f"was done is in {folder}, marked as not complete",
+            f"interrupted at {_milliseconds(results.summary['sim_time_ns'])} ms of simulated time; "
+            f"what was done is in {folder}, marked as not complete",
             file=sys.stderr,
         )
         raise typer.Exit(INTERRUPTED)
@@ -217,6 +226,96 @@ def plot_command(
         _fail(error)
 
 
+def _choice(name: str) -> Any:
+    """An option for what the paper leaves open; its values are checked with the figure."""
+    choice = CHOICES[name]
+    return typer.Option(f"--{name}", help=f"{choice.question} {', '.join(choice.values)}.")
+
+
+@paper_app.command("symphony")
+def symphony_command(
+    figure: Annotated[
+        list[str] | None,
+        typer.Option("--figure", help=f"One of {', '.join(FIGURES)}; can be repeated. [all]"),
+    ] = None,
+    scale: Annotated[
+        Literal["small", "paper"], typer.Option("--scale", help="The paper's size, or seconds.")
+    ] = "small",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, help="Runs per point; 0: as the figure says.")
+    ] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
+    ] = 0,
+    dependency: Annotated[str, _choice("dependency")] = CHOICES["dependency"].default,
+    notify: Annotated[str, _choice("notify")] = CHOICES["notify"].default,
+    sender: Annotated[str, _choice("sender")] = CHOICES["sender"].default,
+    port: Annotated[str, _choice("port")] = CHOICES["port"].default,
+    nic: Annotated[str, _choice("nic")] = CHOICES["nic"].default,
+    window: Annotated[str, _choice("window")] = CHOICES["window"].default,
+    preset: Annotated[str, _choice("preset")] = CHOICES["preset"].default,
+    rings: Annotated[str, _choice("rings")] = CHOICES["rings"].default,
+    pfc: Annotated[str, _choice("pfc")] = CHOICES["pfc"].default,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run figures of the Symphony paper (section 4); what is in --out already is not repeated.
+
+    Exit status: 0 done, 2 bad input, 130 ctrl-C (what is done is kept; run it again to go on).
+    """
+    chosen = {
+        "dependency": dependency,
+        "notify": notify,
+        "sender": sender,
+        "port": port,
+        "nic": nic,
+        "window": window,
+        "preset": preset,
+        "rings": rings,
+        "pfc": pfc,
+    }
+    reports: list[Report] = []
+    folder = out or Path("out") / f"symphony-{scale}"
+    keys = list(dict.fromkeys(figure or FIGURES))
+    try:
+        extra = dict(parse_setting(text) for text in settings or ())
+        for key in keys:
+            load_figure(key, scale, chosen, extra, range(1, seeds + 1))
+        if out is None and not folder.parent.exists():
+            folder.parent.mkdir()
+        check_folder(folder, PAPER_MARK, replace=True)
+        for key in keys:
+            with _SweepProgressBar(FIGURES[key].heading, quiet) as progress:
+                report = run_figure(
+                    key,
+                    folder,
+                    scale=scale,
+                    choices=chosen,
+                    extra=extra,
+                    seeds=range(1, seeds + 1),
+                    workers=workers or default_workers(),
+                    on_progress=progress.update,
+                )
+            reports.append(report)
+            if not as_json:
+                _show_report(report, folder)
+            if report.interrupted:
+                break
+    except FileError as error:
+        _fail(error)
+    if as_json:
+        print(json.dumps({"out": str(folder), "figures": [each.as_dict() for each in reports]}))
+    if reports and reports[-1].interrupted:
+        print(
+            f"interrupted: {reports[-1].done} of {reports[-1].runs} runs of "
+            f"{reports[-1].figure.heading} are in {folder}; the same command goes on from there",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED)
+
+
 @app.command("presets")
 def presets_command(
     name: Annotated[str | None, typer.Argument(help="Show this one.", show_default=False)] = None,
@@ -243,7 +342,7 @@ def _milliseconds(time_ns: float | None) -> str:
 
 def _show(results: Results, folder: Path) -> None:
     summary = results.summary
-    console = Console()
+    console = Console(soft_wrap=True)
     model = summary["model"]
     console.print(
         f"[bold]{summary['scenario']}[/bold], seed {summary['seed']}: cc {model['cc']}, window "
@@ -252,7 +351,9 @@ def _show(results: Results, folder: Path) -> None:
     )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("job", min_width=6)
-    for name in ("ranks", "start ms", "JCT ms", "CCT ms", "bound", "Gbit/s", "overlap", "span"):
+    for name in (
+        "ranks", "start ms", "JCT ms", "CCT ms", "bound", "Gbit/s", "overlap", "distance",
+    ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for job in summary["jobs"][:20]:
         rate = job["throughput_bps"]
@@ -316,6 +417,36 @@ def _show_sweep(summary: dict[str, Any] | Any, folder: Path) -> None:
         )
     console.print(table)
     console.print(f"{summary['done']} of {summary['runs']} runs; tables in {folder}")
+    if summary["stalled"]:
+        console.print(
+            f"{summary['stalled']} of them came to a standstill before everything ended: see "
+            "'complete' in runs.parquet"
+        )
+
+
+def _show_report(report: Report, folder: Path) -> None:
+    """The table of a figure; without columns that say nothing."""
+    console = Console()
+    console.print(
+        f"[bold]{report.figure.heading}[/bold]: {report.figure.title}; scale {report.scale}, "
+        f"{report.seeds} seeds, {report.done} of {report.runs} runs"
+    )
+    hidden = {"seeds", "place in the paper"}
+    if report.seeds == 1:
+        hidden.add("seeds from .. to")
+    shown = [i for i, name in enumerate(HEADINGS) if name not in hidden]
+    cells = report.cells()
+    shown = [i for i in shown if any(row[i] not in ("", "-") for row in cells)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for i in shown:
+        table.add_column(HEADINGS[i], no_wrap=True, justify="left" if i < 3 else "right")
+    for row in cells:
+        table.add_row(*(row[i] for i in shown))
+    console.print(table)
+    name = report.figure.name
+    drawn = (folder / f"{name}.png").is_file()
+    rest = f", {name}.png" if drawn else "; plots need: pip install 'ringstep-ns3[plot]'"
+    console.print(f"in {folder}: {name}.json, {name}.md{rest}", markup=False)
 
 
 class _Reporter:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ringstep.fabric.tomlfile import FileError
+from ringstep_ns3.outfolder import check_folder
 from ringstep_ns3.results import SUMMARY, Results
 from ringstep_ns3.sweep import MARK
 from ringstep_ns3.tables import Column
@@ -99,9 +100,10 @@ def _sweep_groups(folder: Path) -> list[Group]:
 def draw(
     folders: Sequence[Path], figures: Sequence[str], out: Path, file_format: str = "png"
 ) -> list[Path]:
-    """Draw figures (all where none is named) into ``out`` and return the files.
+    """Draw figures (all where none is named) into ``out``, made where missing; return the files.
 
     Raises:
+        OutputError: ``out`` is a file, or its parent is missing or cannot be written to.
         PlotError: matplotlib is missing, a figure is unknown, or there is nothing to draw.
         ResultsError: a result folder is not whole.
     """
@@ -111,7 +113,7 @@ def draw(
             unknown[0], [f"--figure {unknown[0]}: no such figure; write {', '.join(FIGURES)}"]
         )
     if not out.is_dir():
-        raise PlotError(str(out), [f"--out {out}: is not there; make the folder first"])
+        check_folder(out, SUMMARY)
     try:
         import matplotlib
 
@@ -125,6 +127,7 @@ def draw(
     groups = read_groups(folders)
     if not groups:
         raise PlotError("plot", ["no finished runs to draw; run the sweep first"])
+    out.mkdir(exist_ok=True)
     written = []
     for name in figures or FIGURES:
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")

@@ -161,6 +161,8 @@ def _markers(
     scope = Scope(table.scope) if table.scope is not None else PROFILES[table.profile].scope
     if table.t_win is not None and table.t_win % 1000:
         findings.add(("marker", "t_win"), 'counts whole microseconds; write for example "100us"')
+    if table.start and scenario.switch.marking == "priority":
+        findings.add(("marker", "start"), 'goes with switch.marking = "marker" only; take it out')
     wanted = scenario.switch.marking != "none"
     markers: list[MarkerParams | None] = []
     for job in jobs:

@@ -30,6 +30,7 @@ from ringstep_ns3.tomldoc import (
 )
 from ringstep_ns3.units import (
     AutoCount,
+    AutoLinkRate,
     AutoRate,
     AutoSize,
     AutoTime,
@@ -37,6 +38,9 @@ from ringstep_ns3.units import (
     Bytes,
     Count,
     Duration,
+    LinkRate,
+    Loss,
+    Mtu,
     Name,
     OffSize,
     OffTime,
@@ -127,9 +131,9 @@ class LeafSpine(TomlTable):
     leaves: Count
     spines: Count
     hosts_per_leaf: Count
-    rate: Rate
+    rate: LinkRate
     """Rate of host links."""
-    uplink_rate: AutoRate = None
+    uplink_rate: AutoLinkRate = None
     """Rate of links between switches; ``auto``: as ``rate``."""
     delay: Time = 1000
     """Propagation delay of every link, one way."""
@@ -137,7 +141,7 @@ class LeafSpine(TomlTable):
     """The same between switches; ``auto``: as ``delay``."""
     parallel: Count = 1
     """Links between each ToR and each spine."""
-    loss: Share = 0.0
+    loss: Loss = 0.0
     """Chance that a link loses a packet, in either direction."""
 
 
@@ -155,9 +159,9 @@ class MultiPod(TomlTable):
     spines: Count
     """Spines per pod."""
     hosts_per_leaf: Count
-    rate: Rate
-    uplink_rate: AutoRate = None
-    core_rate: AutoRate = None
+    rate: LinkRate
+    uplink_rate: AutoLinkRate = None
+    core_rate: AutoLinkRate = None
     """Rate of links to the cores; ``auto``: as ``uplink_rate``, or what ``oversubscription`` asks
     for where ``cores_per_spine`` is given."""
     cores_per_spine: AutoCount = None
@@ -170,7 +174,7 @@ class MultiPod(TomlTable):
     core_delay: AutoTime = None
     """``auto``: as ``uplink_delay``."""
     parallel: Count = 1
-    loss: Share = 0.0
+    loss: Loss = 0.0
 
 
 class SwitchEntry(TomlTable):
@@ -186,13 +190,13 @@ class LinkEntry(TomlTable):
 
     a: Name
     b: Name
-    rate: Rate
+    rate: LinkRate
     """From a to b."""
-    rate_back: AutoRate = None
+    rate_back: AutoLinkRate = None
     """From b to a; ``auto``: as ``rate``."""
     delay: Time = 1000
     delay_back: AutoTime = None
-    loss: Share = 0.0
+    loss: Loss = 0.0
     count: Count = 1
     """Parallel cables."""
 
@@ -238,7 +242,7 @@ class Imbalance(TomlTable):
 class Transport(TomlTable):
     """``[transport]``: every host's RNIC."""
 
-    mtu: Size = 1000
+    mtu: Mtu = 1000
     """Payload of a packet."""
     header: Bytes = 48
     """Header bytes of a data packet on the wire; 36 in astra-sim's ns-3."""
@@ -467,6 +471,9 @@ class MarkerTable(TomlTable):
     step_wrap: Literal["refuse", "allow"] = "refuse"
     """What to do with a job that counts more steps than the tag holds."""
     generation: Annotated[Whole, Field(ge=1, le=255)] = 1
+    start: Time | None = None
+    """Simulated time from which the marker follows and marks, with fresh state (late start in Fig.
+    4 of the paper); 0 or None: from the beginning."""
 
 
 # --- Jobs -------------------------------------------------------------------------------------
@@ -692,7 +699,7 @@ class Event(TomlTable):
     at: Time
     link: str
     action: Literal["fail", "restore", "degrade"]
-    rate: AutoRate = None
+    rate: AutoLinkRate = None
     """``degrade``: the rate from then on, both ways."""
 
 
@@ -787,7 +794,12 @@ class Scenario(TomlTable):
             ScenarioError: it cannot be read, or holds what no scenario holds.
         """
         path = Path(path)
-        layers = _chain(read_layer(path, "a scenario file", ScenarioError), path.parent, (path,))
+        first = read_layer(path, "a scenario file", ScenarioError)
+        if "scenario" in first.data and "axis" in first.data:
+            raise ScenarioError(
+                str(path), [f"{path}: is a sweep; run it with: ringstep sim sweep {path}"]
+            )
+        layers = _chain(first, path.parent, (path,))
         return cls._of(layers, settings, path.parent, path.stem)
 
     @classmethod

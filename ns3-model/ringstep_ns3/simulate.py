@@ -12,10 +12,11 @@ import numpy as np
 import ringstep_ns3
 from ringstep.fabric.units import format_rate
 from ringstep_ns3 import _core, metrics
-from ringstep_ns3.build import Built, build, effective_dcqcn
+from ringstep_ns3.build import Built, Policy, build, effective_dcqcn, with_policies
 from ringstep_ns3.prepare import Prepared, prepare
 from ringstep_ns3.results import Results
 from ringstep_ns3.scenario import FORMAT, Scenario
+from ringstep_ns3.severed import Severed, severed
 from ringstep_ns3.tables import (
     FROM_CORE,
     NO_VALUE,
@@ -31,6 +32,8 @@ from ringstep_ns3.tables import (
 _PROGRESS_EVENTS: Final = 200_000
 _DEFAULT_WINDOW_NS: Final = 1_000_000
 _PORTS_SHOWN: Final = 8
+_RETRIES: Final = 8
+"""Timeouts in a row without any ACK after which hosts that are cut off count as lost."""
 _COUNTS: Final = (
     "hops",
     "events",
@@ -70,16 +73,21 @@ def run(
     scenario: Scenario,
     seed: int | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    policies: Mapping[str, Policy] | None = None,
 ) -> Results:
     """Simulate a scenario and return its results; ``seed`` None: the scenario's own.
 
-    ``on_progress`` is called now and then; an exception in it ends the run and comes out of here.
+    ``on_progress`` is called now and then. ``policies`` maps names of switches to functions that
+    decide on marks there, in place of ``switch.marking``: each gets a
+    :class:`ringstep_ns3._core.MarkingPacket` per data packet at dequeue and returns whether to mark
+    it. An exception in any of them ends the run and comes out of here.
 
     Raises:
         ScenarioError: the scenario does not make sense as a whole, or the core refuses it.
         Interrupted: ctrl-C.
     """
-    return simulate(build(prepare(scenario, seed)), on_progress)
+    built = build(prepare(scenario, seed))
+    return simulate(with_policies(built, policies) if policies else built, on_progress)
 
 
 def simulate(built: Built, on_progress: Callable[[Progress], None] | None = None) -> Results:
@@ -90,17 +98,68 @@ def simulate(built: Built, on_progress: Callable[[Progress], None] | None = None
     """
     scenario = built.prepared.scenario
     started = time.perf_counter()
+    apart = severed(built.prepared)
+    silence = _Silence(built, apart) if apart is not None else None
 
     def report(sim_time_ns: int, fraction: float, events: int) -> None:
         if on_progress is not None:
             on_progress(Progress(sim_time_ns, fraction, events))
+        if silence is not None:
+            silence.check(sim_time_ns)
 
     try:
         stats = built.simulation.run(scenario.until or 0, report, _PROGRESS_EVENTS)
+    except _NothingMoreComesError:
+        return _results(built, built.simulation.stats(), started, "stalled")
     except KeyboardInterrupt:
         results = _results(built, built.simulation.stats(), started, "interrupted")
         raise Interrupted(results) from None
     return _results(built, stats, started, stats.stopped)
+
+
+class _NothingMoreComesError(Exception):
+    """Every host that still sends sends to one that is cut off for good."""
+
+
+class _Silence:
+    """Ends a run in which timeouts would repeat lost packets for ever.
+
+    Adapters give up after some retries; the core does not, because a failed link may come back.
+    """
+
+    def __init__(self, built: Built, apart: Severed) -> None:
+        self._built = built
+        self._acks = -1
+        prepared = built.prepared
+        starts = [job.start_ns for job in prepared.jobs]
+        starts += [max(flows.start_ns) for flows in prepared.flows if flows.start_ns]
+        self._from_ns = max(apart.time_ns, *starts, *(event.time_ns for event in prepared.events))
+
+    def check(self, now_ns: int) -> None:
+        """Note what arrived up to now.
+
+        Raises:
+            _NothingMoreComesError: no ACK came for too long, and nothing else is to happen.
+        """
+        prepared, simulation = self._built.prepared, self._built.simulation
+        acks = simulation.stats().acks
+        if acks != self._acks:
+            self._acks = acks
+            self._from_ns = max(self._from_ns, now_ns)
+        patience_ns = _RETRIES * (prepared.scenario.transport.rto or 0)
+        if now_ns - self._from_ns > patience_ns and not self._computing():
+            raise _NothingMoreComesError
+
+    def _computing(self) -> bool:
+        rows = self._built.simulation.op_ranks()
+        open_rows = (rows["start_ns"] != NO_VALUE) & (rows["end_ns"] == NO_VALUE)
+        ops = {job.job_id: job.ops for job in self._built.prepared.jobs}
+        return any(
+            ops[job][op].kind == "compute"
+            for job, op in zip(
+                rows["job"][open_rows].tolist(), rows["op"][open_rows].tolist(), strict=True
+            )
+        )
 
 
 def effective_toml(prepared: Prepared) -> str:
@@ -224,7 +283,7 @@ def _summary(
         "complete": complete,
         "stopped": stopped,
         "sim_time_ns": stats.sim_time_ns,
-        "model": _model(prepared),
+        "model": _model(prepared) | ({"policies": [*built.policies]} if built.policies else {}),
         "fabric": {
             "kind": scenario.fabric.kind,
             "hosts": len(prepared.graph.hosts),

@@ -11,6 +11,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -73,6 +74,15 @@ _TOTALS: Final = (
     "hops",
 )
 """Totals of the whole run that stand in every row of it."""
+
+
+_SUBMIT: Final[Mapping[str, str]] = {
+    "slurm": "sbatch",
+    "pbs": "qsub",
+    "lsf": "bsub",
+    "sge": "qsub",
+}
+"""What a batch system is given jobs with."""
 
 
 class SweepError(FileError):
@@ -145,18 +155,36 @@ class Sweep(TomlTable):
     dask: DaskTable = DaskTable()
 
     @classmethod
-    def load(cls, path: str | Path) -> tuple[Sweep, list[Point]]:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        seeds: Sequence[int] = (),
+    ) -> tuple[Sweep, list[Point]]:
         """Return a sweep file and its points, every one checked.
+
+        ``settings`` go before the file's ``[set]`` but not before its axes; ``seeds``, where there
+        are any, in place of the file's.
 
         Raises:
             SweepError: it cannot be read, holds unknown keys, or a point makes no sense.
             ScenarioError: the scenario it names cannot be read.
         """
         path = Path(path)
-        document = Document.of([read_layer(path, "a sweep file", SweepError)])
+        layer = read_layer(path, "a sweep file", SweepError)
+        if "scenario" not in layer.data and ("job" in layer.data or "fabric" in layer.data):
+            raise SweepError(
+                str(path), [f"{path}: is a scenario; run it with: ringstep sim run {path}"]
+            )
+        document = Document.of([layer])
         sweep = build(document, cls, _EXAMPLES, SweepError)
         if "name" not in document.data:
             sweep = sweep.model_copy(update={"name": path.stem})
+        if settings:
+            sweep = sweep.model_copy(update={"set": {**sweep.set, **settings}})
+        if seeds:
+            sweep = sweep.model_copy(update={"seeds": tuple(seeds)})
         findings = Findings(document, SweepError)
         _check_axes(sweep, findings)
         findings.raise_if_any()
@@ -463,9 +491,12 @@ def _dask_client(table: DaskTable, distributed: Any) -> tuple[Any, Any]:
                 "dask", [f"dask.scheduler: {table.scheduler} does not answer ({error})"]
             ) from None
     if table.cluster in ("none", "local"):
-        cluster = distributed.LocalCluster(
-            n_workers=table.jobs, threads_per_worker=1, dashboard_address=None, **table.options
-        )
+        try:
+            cluster = distributed.LocalCluster(
+                n_workers=table.jobs, threads_per_worker=1, dashboard_address=None, **table.options
+            )
+        except (TypeError, ValueError) as error:
+            raise SweepError("dask", [f"dask.options: {error}"]) from None
     else:
         try:
             dask_jobqueue: Any = import_module("dask_jobqueue")
@@ -476,8 +507,19 @@ def _dask_client(table: DaskTable, distributed: Any) -> tuple[Any, Any]:
                  "install 'ringstep-ns3[dask]'"],
             ) from None  # fmt: skip
         names = {"slurm": "SLURM", "pbs": "PBS", "lsf": "LSF", "sge": "SGE"}
-        cluster = getattr(dask_jobqueue, f"{names[table.cluster]}Cluster")(**table.options)
-        cluster.scale(jobs=table.jobs)
+        command = _SUBMIT[table.cluster]
+        if shutil.which(command) is None:
+            raise SweepError(
+                "dask",
+                [f"dask.cluster: {table.cluster!r} needs the command {command!r}, which is not on "
+                 "the PATH; run the sweep where jobs are submitted"],
+            )  # fmt: skip
+        try:
+            cluster = getattr(dask_jobqueue, f"{names[table.cluster]}Cluster")(**table.options)
+            cluster.scale(jobs=table.jobs)
+        except (TypeError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise SweepError("dask", [f"dask.options: {told}"]) from None
     return distributed.Client(cluster), cluster
 
 
@@ -500,6 +542,7 @@ def _combine(
     cct: dict[int, list[Column]] = {point.index: [] for point in points}
     jct: dict[int, list[Column]] = {point.index: [] for point in points}
     done: dict[int, int] = {point.index: 0 for point in points}
+    stalled = 0
     for unit in units:
         run_folder = folder / "runs" / unit.key
         if not _is_done(run_folder):
@@ -507,6 +550,7 @@ def _combine(
         summary = json.loads((run_folder / SUMMARY).read_text(encoding="utf-8"))
         table = pq.read_table(run_folder / "collectives.parquet")
         done[unit.point] += 1
+        stalled += summary["stopped"] == "stalled"
         own = dict(zip(axes, labels[unit.point], strict=True))
         cct[unit.point].append(collective_times(table))
         times = [job["jct_ns"] for job in summary["jobs"] if job["jct_ns"] is not None]
@@ -522,6 +566,7 @@ def _combine(
         "complete": complete,
         "runs": len(units),
         "done": sum(done.values()),
+        "stalled": stalled,
         "seeds": list(sweep.seeds),
         "axes": [{"name": axis.column, "keys": list(axis.paths)} for axis in sweep.axis],
         "points": [

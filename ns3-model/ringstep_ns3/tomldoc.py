@@ -129,6 +129,11 @@ class Document:
                 return -1, 0, text
         if not self.layers:
             return 0, 0, self.source
+        if not any(layer.depth_of(location) == len(location) for layer in self.layers):
+            # No file holds it: a key below it that the command line set made it.
+            for at, text in self.set_at.items():
+                if location and at[: len(location)] == location:
+                    return -1, 0, text
         depths = [layer.depth_of(location) for layer in self.layers]
         strongest = depths.index(max(depths))
         line, text = self.layers[strongest].where(location)

@@ -139,6 +139,45 @@ def parse_share(value: object) -> float:
     return float(value)
 
 
+def parse_link_rate(value: object) -> int:
+    """Return the rate of a link in bit/s.
+
+    Raises:
+        ValueError: not a rate from 1 Mb/s to 10 Tb/s.
+    """
+    rate = parse_rate(value)
+    if not 10**6 <= rate <= 10**13:
+        raise ValueError(
+            f'{value!r} is no rate of a link; write one from "1M" to "10000G", such as "10G" (a '
+            "bare number counts bit/s)"
+        )
+    return rate
+
+
+def parse_loss(value: object) -> float:
+    """Return a chance of loss from 0 to below 1.
+
+    Raises:
+        ValueError: not a number in that range.
+    """
+    loss = parse_share(value)
+    if loss == 1:
+        raise ValueError(f"{value!r} loses everything; write a number below 1, such as 0.0001")
+    return loss
+
+
+def parse_mtu(value: object) -> int:
+    """Return the payload of a packet in bytes.
+
+    Raises:
+        ValueError: not a size from 64 B to 65,000 B.
+    """
+    size = parse_size(value)
+    if not 64 <= size <= 65_000:
+        raise ValueError(f"{value!r} is no MTU; write a size from 64 to 65000, such as 1000")
+    return size
+
+
 def parse_positive(value: object) -> float:
     """Return a finite number above 0.
 
@@ -250,6 +289,7 @@ def _optional(parse: Callable[[object], Any], write: Callable[[Any], Any], word:
 
 
 _AUTO_RATE = _optional(parse_rate, format_rate, "auto")
+_AUTO_LINK_RATE = _optional(parse_link_rate, format_rate, "auto")
 _AUTO_TIME = _optional(parse_time, format_time, "auto")
 _OFF_TIME = _optional(parse_duration, format_time, "off")
 _OFF_COUNT = _optional(parse_whole, _same, "off")
@@ -262,6 +302,8 @@ _OFF_NUMBER = _optional(parse_positive, _same, "off")
 _PRESET_NUMBER = _optional(parse_positive, _same, "preset")
 
 Rate = Annotated[int, BeforeValidator(parse_rate), PlainSerializer(format_rate)]
+LinkRate = Annotated[int, BeforeValidator(parse_link_rate), PlainSerializer(format_rate)]
+Mtu = Annotated[int, BeforeValidator(parse_mtu), PlainSerializer(format_size)]
 Time = Annotated[int, BeforeValidator(parse_time), PlainSerializer(format_time)]
 Duration = Annotated[int, BeforeValidator(parse_duration), PlainSerializer(format_time)]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
@@ -269,10 +311,12 @@ Bytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(format_size
 Count = Annotated[int, BeforeValidator(parse_count)]
 Whole = Annotated[int, BeforeValidator(parse_whole)]
 Share = Annotated[float, BeforeValidator(parse_share)]
+Loss = Annotated[float, BeforeValidator(parse_loss)]
 Positive = Annotated[float, BeforeValidator(parse_positive)]
 Name = Annotated[str, BeforeValidator(parse_name)]
 Ratio = Annotated[Fraction, BeforeValidator(parse_ratio), PlainSerializer(str)]
 AutoRate = Annotated[int | None, *_AUTO_RATE]
+AutoLinkRate = Annotated[int | None, *_AUTO_LINK_RATE]
 AutoTime = Annotated[int | None, *_AUTO_TIME]
 AutoSize = Annotated[int | None, *_AUTO_SIZE]
 AutoCount = Annotated[int | None, *_AUTO_COUNT]

@@ -1,6 +1,7 @@
 """Every named choice of a scenario runs a ring to its end, and means something."""
 
 import ast
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +13,7 @@ pytest.importorskip(
     exc_type=ImportError,
 )
 import ringstep_ns3
-from ringstep_ns3 import Scenario, prepare, run
+from ringstep_ns3 import Scenario, ScenarioError, prepare, run
 from ringstep_ns3.scenario import Cc, Job, MarkerTable, RedTable, SwitchTable, Transport
 
 CHOICES = [
@@ -145,3 +146,75 @@ def test_the_package_imports_of_ringstep_only_protocol_and_fabric() -> None:
             for module in modules:
                 if module == "ringstep" or module.startswith("ringstep."):
                     assert module.startswith(allowed), f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize("which", ["data", "ack"])
+@pytest.mark.parametrize("recovery", ["gbn", "selective"])
+def test_one_lost_end_of_a_step_costs_a_timeout(ring: str, which: str, recovery: str) -> None:
+    text = ring + f'[[drop]]\nkind = "{which}"\nwhich = "last"\nsrc = "{{}}"\nstep = 5\n'
+    # The ACK of h0's message comes from the next host of the striped ring.
+    scenario = Scenario.parse(text.format("h0" if which == "data" else "h4"))
+    scenario = scenario.setting({"transport.rto": "2ms", "transport.recovery": recovery})
+    results = run(scenario)
+    totals = results.summary["totals"]
+    assert results.complete
+    assert (totals["drops_wire"], totals["timeouts"], totals["retransmissions"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("mtu", [1000, 9000])
+@pytest.mark.parametrize("marking", ["none", "marker"])
+def test_a_tiny_lossless_buffer_pauses_and_drops_nothing(
+    leaf_spine: str, mtu: int, marking: str
+) -> None:
+    text = leaf_spine + (
+        '[cc]\nkind = "fixed"\n[[background]]\nkind = "long"\nsrc = ["h1", "h2", "h4"]\n'
+        'dst = ["h0"]\nsize = "2MB"\n'
+    )
+    scenario = Scenario.parse(text).setting({"transport.mtu": mtu, "switch.marking": marking})
+    with pytest.raises(ScenarioError, match="give it more than") as caught:
+        run(scenario.setting({"switch.buffer": 1}))
+    least = max(int(n) for n in re.findall(r"more than (\d+)", str(caught.value)))
+    for _ in range(4):  # switches are refused one by one
+        try:
+            results = run(scenario.setting({"switch.buffer": least + 1}))
+            break
+        except ScenarioError as error:
+            least = max(int(n) for n in re.findall(r"more than (\d+)", str(error)))
+    totals = results.summary["totals"]
+    assert results.complete
+    assert totals["pauses"] > 0
+    assert (totals["drops_buffer"], totals["retransmissions"]) == (0, 0)
+
+
+def test_a_2d_ring_over_unequal_delays_ends_split_by_split() -> None:
+    text = '[fabric]\nkind = "links"\nhosts = ["a", "b", "c", "d", "e", "f"]\nswitches = ["s"]\n'
+    for delay_us, host in zip((1, 50, 2, 400, 7, 1), "abcdef", strict=True):
+        text += f'[[fabric.link]]\na = "{host}"\nb = "s"\nrate = "10G"\ndelay = "{delay_us}us"\n'
+    text += "[[job]]\n"
+    for split in range(4):  # four splits, one active at a time
+        text += (
+            f'[[job.op]]\nname = "split{split}"\nkind = "all_reduce"\nalgorithm = "ring_2d"\n'
+            'dims = [2, 3]\nsize = "100KB"\n'
+        )
+    results = run(Scenario.parse(text))
+    assert results.complete
+    ends = results.collectives["end_ns"].to_pylist()
+    assert len(ends) == 4
+    assert ends == sorted(ends)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"switch.marked": ["tor0"]}, 'switch.marked has no effect while switch.marking = "none"'),
+        ({"transport.window_bytes": "20KB"}, "transport.window_bytes has no effect"),
+        ({"cc.fixed_rate": "1G"}, "cc.fixed_rate has no effect"),
+        ({"cc.kind": "hpcc", "cc.preset": "connectx"}, "cc.preset and cc.dcqcn have no effect"),
+    ],
+)
+def test_a_key_that_others_switch_off_is_said(
+    ring: str, settings: dict[str, object], text: str
+) -> None:
+    base = Scenario.parse(ring).setting({"job.chunk": "8KiB"})
+    assert run(base).summary["warnings"] == []
+    assert text in run(base.setting(settings)).summary["warnings"][0]

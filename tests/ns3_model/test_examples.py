@@ -64,3 +64,18 @@ def test_a_scenario_of_the_page_makes_sense(block: str, tmp_path: Path) -> None:
     if "[fabric]" not in text and "extends" not in text:
         text = 'extends = "symphony"\n' + text
     prepare(Scenario.parse(text, "simulator.md", EXAMPLES))
+
+
+def test_the_python_of_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    text = (EXAMPLES / "ring.toml").read_text()
+    (tmp_path / "ring.toml").write_text(text.replace("1MiB", "16KiB"))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert (tmp_path / "results" / "summary.json").is_file()
+    assert int(capsys.readouterr().out.splitlines()[-1]) > 0

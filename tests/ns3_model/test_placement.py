@@ -117,3 +117,16 @@ def test_jitter_moves_starts_by_the_seed(leaf_spine: str) -> None:
     assert len(set(delays)) > 4
     assert all(0 <= delay < 50_000 for delay in delays)
     assert delays != jobs_of(text, seed=2)[0].rank_delay_ns
+
+
+@pytest.mark.parametrize("delay_us", [1, 100, 3000])
+@pytest.mark.parametrize("rank", [0, 2, 3])
+def test_a_late_rank_shifts_the_end_by_no_less_than_its_delay(
+    leaf_spine: str, rank: int, delay_us: int
+) -> None:
+    # In one rack no rank has slack. ACKs take time on the links too, more of it where nobody waits.
+    few = "[transport]\nack_interval = 1000\nack_size = 1\n"
+    text = leaf_spine + few + '[[job]]\nranks = 4\nchunk = "8KiB"\n'
+    base = run(Scenario.parse(text)).cct_ns[0]
+    straggler = f'[[job.straggler]]\nrank = {rank}\ndelay = "{delay_us}us"\n'
+    assert run(Scenario.parse(text + straggler)).cct_ns[0] >= base + delay_us * 1000

@@ -10,7 +10,15 @@ pytest.importorskip(
     reason="the simulator is not built; pip install ./ns3-model",
     exc_type=ImportError,
 )
-from ringstep_ns3 import Interrupted, OutputError, Results, ResultsError, Scenario, run
+from ringstep_ns3 import (
+    Interrupted,
+    OutputError,
+    Results,
+    ResultsError,
+    Scenario,
+    ScenarioError,
+    run,
+)
 from ringstep_ns3.tables import SCHEMAS
 
 
@@ -211,3 +219,26 @@ def test_a_program_overlaps_computation_and_communication(leaf_spine: str) -> No
     assert results.jobs["jct_ns"].to_pylist()[0] >= 6_000_000
     # Computations are no collectives.
     assert results.summary["jobs"][0]["cct_ns"]["count"] == 2
+
+
+def test_a_function_marks_in_place_of_a_switch(ring: str) -> None:
+    scenario = Scenario.parse(ring).setting({"switch.marking": "marker", "job.chunk": "32KiB"})
+    seen: list[tuple[int, int]] = []
+
+    def policy(packet) -> bool:
+        seen.append((packet.switch, packet.step))
+        return packet.qdepth_packets > 5
+
+    results = run(scenario, policies={"tor0": policy})
+    assert results.complete
+    assert results.summary["model"]["policies"] == ["tor0"]
+    nodes = results.table("nodes").to_pydict()
+    assert {switch for switch, _ in seen} == {nodes["node"][nodes["name"].index("tor0")]}
+    assert {step for _, step in seen} == set(range(14))
+    assert results.summary["totals"]["marks_marker"] > 0
+    assert "policies" not in run(scenario).summary["model"]
+
+
+def test_a_function_for_a_switch_that_is_not_there_is_refused(ring: str) -> None:
+    with pytest.raises(ScenarioError, match="policies: 'tor9' is no switch; did you mean 'tor"):
+        run(Scenario.parse(ring), policies={"tor9": lambda _packet: False})

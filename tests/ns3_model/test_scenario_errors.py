@@ -7,7 +7,7 @@ pytest.importorskip(
     reason="the simulator is not built; pip install ./ns3-model",
     exc_type=ImportError,
 )
-from ringstep_ns3 import Scenario, ScenarioError, prepare
+from ringstep_ns3 import Scenario, ScenarioError, Sweep, SweepError, prepare
 
 HEAD = """[fabric]
 kind = "leaf_spine"
@@ -195,6 +195,20 @@ GOLDEN = {
         "ring.toml:10: job[1].pool: 12 QPs: the port carries the step modulo the pool, and the "
         "marker tells steps apart by whole bits, at least 3; take 8, 16, 32 ...",
     ),
+    "rate without a unit": (
+        HEAD.replace('"10G"', "10") + JOB,
+        'ring.toml:6: fabric.rate: 10 is no rate of a link; write one from "1M" to "10000G", such '
+        'as "10G" (a bare number counts bit/s)',
+    ),
+    "a link that loses everything": (
+        HEAD + "loss = 1\n" + JOB,
+        "ring.toml:7: fabric.loss: 1 loses everything; write a number below 1, such as 0.0001",
+    ),
+    "packets that no NIC sends": (
+        HEAD + JOB + '[transport]\nmtu = "1MiB"\n',
+        "ring.toml:10: transport.mtu: '1MiB' is no MTU; write a size from 64 to 65000, such as "
+        "1000",
+    ),
     "window in fractions": (
         HEAD + JOB + '[marker]\nt_win = "1500ns"\n[switch]\nmarking = "marker"\n',
         'ring.toml:10: marker.t_win: counts whole microseconds; write for example "100us"',
@@ -217,6 +231,24 @@ def test_a_key_set_on_the_command_line_is_named_as_that() -> None:
         "--set switch.lb=\"planed\": switch.lb: 'planed' is not one of these; did you mean "
         "'planned'? write ecmp, planned, flowlet, spray"
     ]
+
+
+def test_a_table_that_only_the_command_line_names_is_named_as_that() -> None:
+    (found,) = problems(HEAD + JOB, "swich.lb=planned")
+    assert found.startswith(
+        "--set swich.lb=\"planned\": swich: unknown key; did you mean 'switch'? known keys here"
+    )
+
+
+def test_a_sweep_is_told_from_a_scenario(tmp_path) -> None:
+    (tmp_path / "s.toml").write_text('scenario = "r.toml"\n[[axis]]\nkey = "a"\nvalues = [1]\n')
+    (tmp_path / "r.toml").write_text(HEAD + JOB)
+    with pytest.raises(
+        ScenarioError, match=r"is a sweep; run it with: ringstep sim sweep .*s\.toml"
+    ):
+        Scenario.load(tmp_path / "s.toml")
+    with pytest.raises(SweepError, match=r"is a scenario; run it with: ringstep sim run .*r\.toml"):
+        Sweep.load(tmp_path / "r.toml")
 
 
 def test_a_setting_that_leads_nowhere_is_refused() -> None:

@@ -180,7 +180,6 @@ def test_figures_are_drawn_from_a_sweep_and_from_results(sweep: Path, tmp_path: 
     loaded, points = Sweep.load(sweep)
     run_sweep(loaded, points, tmp_path / "out")
     figures = tmp_path / "figures"
-    figures.mkdir()
     drawn = draw([tmp_path / "out"], (), figures, "svg")
     assert [path.name for path in drawn] == [
         "cct.svg", "bars.svg", "overlap.svg", "rate.svg", "throughput.svg",
@@ -189,6 +188,9 @@ def test_figures_are_drawn_from_a_sweep_and_from_results(sweep: Path, tmp_path: 
     run = next((tmp_path / "out" / "runs").iterdir())
     assert draw([run], ["rate"], figures)[0].stat().st_size > 1000
     assert "planned" in first
+    nowhere = CliRunner().invoke(app, ["plot", str(run), "--out", str(tmp_path / "no" / "figures")])
+    assert nowhere.exit_code == 2
+    assert "no is not there; make it first" in nowhere.stderr
     missing = CliRunner().invoke(app, ["plot", str(tmp_path), "--out", str(figures)])
     assert missing.exit_code == 2
     assert "neither results nor a sweep" in missing.stderr
@@ -260,3 +262,40 @@ def test_without_dask_the_message_says_what_to_install(
     loaded, points = Sweep.load(sweep)
     with pytest.raises(SweepError, match=r"pip install 'ringstep-ns3\[dask\]'"):
         run_sweep(loaded, points, tmp_path / "out", engine="dask")
+
+
+def test_runs_that_come_to_a_standstill_are_counted(sweep: Path, tmp_path: Path) -> None:
+    drop = '[[drop]]\nwhich = "last"\nsrc = "h0"\nstep = 2\n[transport]\nrto = "off"\n'
+    (tmp_path / "ring.toml").write_text((tmp_path / "ring.toml").read_text() + drop)
+    sweep.write_text('scenario = "ring.toml"\nseeds = 2\n[set]\n"job.chunk" = "8KiB"\n')
+    command = ["sweep", str(sweep), "--workers", "1", "--out", str(tmp_path / "out"), "-q"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0
+    assert "2 of them came to a standstill" in done.stdout
+    summary = json.loads((tmp_path / "out" / MARK).read_text())
+    assert (summary["done"], summary["stalled"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ('cluster = "slurm"', "dask.cluster: 'slurm' needs the command 'sbatch'"),
+        ('cluster = "local"\n[dask.options]\ncolour = 3', "dask.options: "),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, text: str
+) -> None:
+    class Distributed:
+        @staticmethod
+        def LocalCluster(*, n_workers, threads_per_worker, dashboard_address):
+            raise AssertionError("options were to be refused")
+
+    for name in ("dask.distributed", "dask_jobqueue"):
+        monkeypatch.setitem(sys.modules, name, Distributed)
+    monkeypatch.setenv("PATH", "")
+    sweep.write_text(SWEEP + f"[dask]\n{table}\n")
+    loaded, points = Sweep.load(sweep)
+    with pytest.raises(SweepError) as caught:
+        run_sweep(loaded, points[:1], tmp_path / "out", engine="dask")
+    assert caught.value.problems[0].startswith(text)

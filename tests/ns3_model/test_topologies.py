@@ -177,3 +177,36 @@ def test_ecmp_spreads_over_the_spines(ring: str) -> None:
     )
     # 4 senders x 112 steps, a path each: the share of a spine is 1/2 with sigma 0.024.
     assert abs(load[0] / load.sum() - 0.5) < 0.12
+
+
+def test_pods_spread_flows_evenly_at_every_tier() -> None:
+    # A message per step and port: each hop up draws anew, independent of the hop before.
+    text = POD.replace("hosts_per_leaf = 8", "hosts_per_leaf = 1") + (
+        'cores_per_spine = 2\n[[job]]\nranks = 4\nchunk = "1000B"\nplacement = "explicit"\n'
+        'hosts = ["h0", "h2", "h1", "h3"]\npasses = 100\n'
+    )
+    results = run(Scenario.parse(text))
+    table = results.links.to_pydict()
+    up: dict[str, list[int]] = {}
+    for name, packets in zip(table["name"], table["data_packets"], strict=True):
+        start, _, end = name.partition("->")
+        if ("-tor" in start and "-agg" in end) or ("-agg" in start and end.startswith("core")):
+            up.setdefault(start, []).append(packets)
+    assert len(up) == 4 + 4
+    for start, packets in up.items():
+        expected = sum(packets) / len(packets)
+        chi_square = sum((n - expected) ** 2 / expected for n in packets)
+        assert sum(packets) > 200, start
+        assert chi_square < 10.9, (start, packets)  # 1 degree of freedom, 0.1 %
+
+
+def test_parallel_links_of_a_tor_share_alike(leaf_spine: str) -> None:
+    text = leaf_spine.replace("spines = 2", "spines = 1\nparallel = 2")
+    results = run(
+        Scenario.parse(text + '[[job]]\nchunk = "1KiB"\nplacement = "striped"\npasses = 40\n')
+    )
+    table = results.links.to_pydict()
+    packets = dict(zip(table["name"], table["data_packets"], strict=True))
+    pair = packets["tor0->spine0"], packets["tor0->spine0#2"]
+    assert sum(pair) > 2000
+    assert abs(pair[0] - pair[1]) < 0.1 * sum(pair)

@@ -4,7 +4,8 @@
 // event is an entry of a fixed array and moving it allocates nothing. Network events are inserted
 // nearly in the order of time and within a few transmission times of now: a bucket rarely holds
 // more than a few. What lies beyond the calendar waits in an unsorted list until its time is near.
-// Events at the same time run in the order in which they were scheduled.
+// Events at the same time run in the order in which they were scheduled, those of the sources below
+// `first_late` (arrivals) before those of the others.
 #pragma once
 
 #include <bit>
@@ -20,8 +21,9 @@ class EventQueue {
     static constexpr std::uint32_t kBuckets = 4096;
 
     // `width_log2`: log2 of a bucket's width in ps.
-    void reset(std::uint32_t sources, int width_log2) {
+    void reset(std::uint32_t sources, std::uint32_t first_late, int width_log2) {
         shift_ = width_log2;
+        first_late_ = first_late;
         node_.assign(sources, Node{});
         head_.assign(kBuckets + 1, kNone);
         for (auto& word : bits_) word = 0;
@@ -88,6 +90,12 @@ class EventQueue {
     };
     static constexpr std::uint32_t kFar = kBuckets;
 
+    // Whether the event of `other` runs after one of `source` at `time` that is scheduled now.
+    bool runs_after(std::uint32_t other, std::uint32_t source, TimePs time) const {
+        const TimePs t = node_[other].time;
+        return t != time ? t > time : other >= first_late_ && source < first_late_;
+    }
+
     void insert(std::uint32_t source, TimePs time) {
         Node& n = node_[source];
         n.time = time;
@@ -109,12 +117,12 @@ class EventQueue {
             return;
         }
         std::uint32_t at = node_[first].prev;
-        if (node_[at].time <= time) {
+        if (!runs_after(at, source, time)) {
             link_last(slot, source, n);
             return;
         }
         n.slot = slot;
-        if (time < node_[first].time) {
+        if (runs_after(first, source, time)) {
             n.next = first;
             n.prev = node_[first].prev;
             node_[first].prev = source;
@@ -122,7 +130,7 @@ class EventQueue {
             return;
         }
         do at = node_[at].prev;
-        while (node_[at].time > time);
+        while (runs_after(at, source, time));
         n.prev = at;
         n.next = node_[at].next;
         node_[n.next].prev = source;
@@ -209,6 +217,7 @@ class EventQueue {
     std::uint64_t summary_ = 0;
     std::uint64_t current_ = 0;
     TimePs far_min_ = kNever;
+    std::uint32_t first_late_ = 0;
     int shift_ = 14;
 };
 

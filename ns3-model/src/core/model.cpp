@@ -215,7 +215,7 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
     std::nth_element(ahead.begin(), most, ahead.end());
     const double width =
         std::max(4 * soonest / links_, 2 * *most / static_cast<double>(EventQueue::kBuckets));
-    events_.reset(2 * links_ + 1, static_cast<int>(std::log2(std::max(width, 64.0))));
+    events_.reset(2 * links_ + 1, links_, static_cast<int>(std::log2(std::max(width, 64.0))));
 }
 
 void Model::set_rate(Port& p, std::int64_t rate_bps) {
@@ -465,7 +465,7 @@ void Model::release(Switch& s, const Packet& k) {
 void Model::sync(Switch& s) {
     for (const auto link : s.ports) {
         const Port& p = ports_[link];
-        if (p.backlog && p.busy_until <= now_) advance(link, now_);
+        if (p.backlog && p.busy_until < now_) advance(link, now_ - 1);
     }
 }
 
@@ -624,8 +624,8 @@ void Model::enqueue(std::uint32_t link, std::uint32_t id) {
     Port& p = ports_[link];
     Packet& k = packets_[id];
     if (p.busy_until <= now_) {
-        if (p.backlog != 0) advance(link, now_);
-        if (p.busy_until <= now_ && !(p.paused >> k.cls & 1)) {
+        if (p.backlog != 0) advance(link, now_ - 1);
+        if (p.busy_until <= now_ && !(p.paused >> k.cls & 1) && (p.backlog & ~p.paused) == 0) {
             const ClassQueue& q = queues_[static_cast<std::size_t>(link) * kClasses + k.cls];
             on_departure(link, p, k, now_, q.bytes, q.packets);
             begin_transmission(link, p, id, now_);
@@ -672,7 +672,8 @@ void Model::link_event(std::uint32_t link) {
         if (nic) {
             nic_advance(hosts_[p.owner], now_);
         } else if (p.backlog != 0) {
-            advance(link, now_);
+            // Without a delay nothing else would wake the port.
+            advance(link, p.delay > 0 ? now_ - 1 : now_);
         }
     }
     current_link_ = kNone;

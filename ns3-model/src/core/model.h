@@ -5,6 +5,8 @@
 // departures that were due since are carried out in order, each at its own time and with the queue
 // as it was then, because nothing was added to the queue in between. While packets wait, the one in
 // transmission is on the wire, and its arrival brings the port up to date in time for the next.
+// A packet that arrives at a switch at the instant of a departure there is in the queue before it,
+// as in ns-3, where the end of a transmission is the younger event.
 // Where others must see a departure at its very time (a switch that has paused a neighbour, a
 // marker or policy whose state is shared by the ports of a switch), departures are events too
 // ("eager").

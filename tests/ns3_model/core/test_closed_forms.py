@@ -255,3 +255,16 @@ def test_endpoint_delay_comes_with_every_step(build: Any) -> None:
     job = build.ring(fabric.hosts, 400_000, endpoint_delay_ns=10_000)
     sim = build.run(fabric, only_last_acks(build), [job])
     assert cct(sim) == pytest.approx(6 * (step(100) + 10_000), rel=1e-3)
+
+
+def test_sizes_beyond_32_bits_and_psns_beyond_24_are_counted_exactly(build: Any) -> None:
+    size, mtu = (5 << 30) + 1, 60_000
+    fabric = build.star(2)
+    transport = build.transport(mtu_bytes=mtu, first_psn=0xFFFFF0, rto_ns=0)
+    sim = build.run(fabric, transport, flows=[(0, 1, size)])
+    packets = -(-size // mtu)
+    assert sim.flows()["bytes"][0] == size
+    assert sim.links()["data_packets"].max() == packets
+    # The second cable is busy from the first packet's arrival on.
+    wire = mtu + 48 + size + 48 * packets
+    assert sim.flows()["delivered_ns"][0] == pytest.approx(0.8 * wire + 2000, abs=2)
