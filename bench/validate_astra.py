@@ -180,7 +180,6 @@ def simulation(net: core.Network, params: Json, seed: int = 1) -> core.Simulatio
         cc=cc,
         window=window,
         rto_ns=0,
-        ack_priority=bool(params.get("ack_high_prio", 0)),
         round_to_ns=True,
         sport_base=10_000,
         dport=100,
@@ -400,7 +399,6 @@ def statistical(path: Path, data: Json) -> Iterator[tuple[str, Json, Sample]]:
             "delay": "0.001ms",
             "buffer_mb": int(settings["BUFFER_SIZE"]),
             "payload": int(settings["PACKET_PAYLOAD_SIZE"]),
-            "ack_high_prio": int(settings["ACK_HIGH_PRIO"]),
             "local_mem_bw": data[kind]["configs_seed0"]["system"]["local-mem-bw"],
         }
         sample = Sample(np.array(data[kind]["cct_ns_by_seed"]) / 1e6, [])
@@ -458,7 +456,7 @@ def validate(folders: list[Path], wanted: set[str], seeds: int, *, say: bool) ->
         if gate == "v":
             for name, params, reference in statistical(path, data):
                 settings = [params[k] for k in ("n", "chunk", "placement", "window", "preset")]
-                key = json.dumps([*settings, params.get("ack_high_prio", 0), params["red"]])
+                key = json.dumps([*settings, params["red"]])
                 if key not in known:
                     known[key] = our_runs(params, seeds)
                 report.distributions.append(
