@@ -116,7 +116,7 @@ class Compiler:
             value = self.data(operands[0], args, where)
             if value.constant is not None:
                 return str(value.constant != 0)
-            return value.text if value.within(0, 1) else f"{value.inner} != 0"
+            return value.inner if value.within(0, 1) else f"{value.inner} != 0"
         if op == "not":
             inner = self.condition(operands[0], args, where)
             return str(inner == "False") if inner in ("True", "False") else f"not ({inner})"
@@ -124,7 +124,7 @@ class Compiler:
             return self._connect(op, operands, args, where)
         if op == "?":
             cond, then, other = (self.condition(o, args, where) for o in operands)
-            return f"({then}) if ({cond}) else ({other})"
+            return f"(({then}) if ({cond}) else ({other}))"
         return self._comparison(op, operands, args, where)
 
     def _connect(

@@ -1,6 +1,20 @@
 """What holds for every test."""
 
+import os
 import signal
+
+from hypothesis import HealthCheck, settings
+
+# No test here judges by the clock, so neither may hypothesis: the machine may be busy. A run of
+# continuous integration repeats; on a developer's machine the search goes on.
+settings.register_profile(
+    "ringstep",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+)
+settings.load_profile("ringstep")
 
 
 def pytest_configure() -> None:

@@ -120,6 +120,10 @@ packets = st.fixed_dictionaries(
 @example(op("~", None, op("usat_cast", num(-1), num(2))), [dict.fromkeys(READABLE, 0)]).via(
     "a range that lies wholly below the bounds"
 )
+@example(
+    op("b2d", None, op("d2b", None, op("sat_cast", field("h", "a"), num(2)))),
+    [dict.fromkeys(READABLE, 0)],
+).via("a choice inside the condition of a choice")
 @settings(max_examples=300, deadline=None)
 @given(expressions(), st.lists(packets, min_size=1, max_size=4))
 def test_any_expression_has_bmv2s_value(expr: Json, samples: list[dict[str, int]]) -> None:
