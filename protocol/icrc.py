@@ -11,8 +11,22 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-_LRH_CRC: Final = zlib.crc32(b"\xff" * 8)
+LRH_CRC: Final = zlib.crc32(b"\xff" * 8)
+"""CRC state after the eight bytes that stand for the LRH."""
 ICRC_BYTES: Final = 4
+
+
+def masked_headers(packet: bytes | bytearray | memoryview, ip_version: int) -> bytearray:
+    """Return the IP and UDP headers at the start of ``packet`` as the ICRC sees them."""
+    if ip_version == 4:
+        head = bytearray(packet[:28])
+        head[1] = head[8] = head[10] = head[11] = 0xFF
+    else:
+        head = bytearray(packet[:48])
+        head[0] |= 0x0F
+        head[1] = head[2] = head[3] = head[7] = 0xFF
+    head[-2] = head[-1] = 0xFF
+    return head
 
 
 def icrc(packet: bytes | bytearray | memoryview, ip_version: int) -> int:
@@ -22,18 +36,11 @@ def icrc(packet: bytes | bytearray | memoryview, ip_version: int) -> int:
         packet: starts with an IPv4 header of 20 bytes or an IPv6 header of 40, then UDP, then BTH.
         ip_version: 4 or 6.
     """
-    if ip_version == 4:
-        head = bytearray(packet[:40])
-        head[1] = head[8] = head[10] = head[11] = 0xFF
-        udp = 20
-    else:
-        head = bytearray(packet[:60])
-        head[0] |= 0x0F
-        head[1] = head[2] = head[3] = head[7] = 0xFF
-        udp = 40
-    head[udp + 6] = head[udp + 7] = 0xFF
-    head[udp + 12] = 0xFF
-    crc = zlib.crc32(head, _LRH_CRC)
+    head = masked_headers(packet, ip_version)
+    bth = len(head)
+    head += packet[bth : bth + 12]
+    head[bth + 4] = 0xFF
+    crc = zlib.crc32(head, LRH_CRC)
     return zlib.crc32(memoryview(packet)[len(head) :], crc)
 
 

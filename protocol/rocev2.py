@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from ringstep.protocol.icrc import ICRC_BYTES as ICRC_BYTES
-from ringstep.protocol.icrc import icrc
+from ringstep.protocol.icrc import LRH_CRC, icrc, masked_headers
 from ringstep.protocol.limits import ROCE_UDP_PORT
 
 ETHERTYPE_IPV4: Final = 0x0800
@@ -587,14 +587,8 @@ class FrameTemplate:
         ip_bytes = IPV4_BYTES if frame.src_ip.version == 4 else IPV6_BYTES
         bth_at = l3 + ip_bytes + UDP_BYTES
         self._head = whole[:bth_at]
-        masked = bytearray(whole[l3:bth_at])
-        if frame.src_ip.version == 4:
-            masked[1] = masked[8] = masked[10] = masked[11] = 0xFF
-        else:
-            masked[0] |= 0x0F
-            masked[1] = masked[2] = masked[3] = masked[7] = 0xFF
-        masked[-2] = masked[-1] = 0xFF
-        self._icrc_head = zlib.crc32(masked, zlib.crc32(b"\xff" * 8))
+        masked = masked_headers(whole[l3:], frame.src_ip.version)
+        self._icrc_head = zlib.crc32(masked, LRH_CRC)
         bth = frame.bth
         self._flags = bth.solicited << 7 | bth.migreq << 6 | bth.pad << 4 | bth.tver
         self._pkey = bth.pkey
