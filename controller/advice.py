@@ -103,6 +103,9 @@ def job_recommend(
     form: Annotated[
         Literal["ring", "ring_2d"], typer.Option("--form", help="Form of the ring.")
     ] = "ring",
+    planning: Annotated[
+        bool, typer.Option("--planning/--no-planning", help="Whether paths can be pinned.")
+    ] = True,
     mtu: Annotated[int, typer.Option("--mtu", help="Payload of a packet, bytes.")] = 4096,
     tenants: Annotated[
         bool, typer.Option("--tenants/--no-tenants", help="Others use the fabric too.")
@@ -131,7 +134,7 @@ def job_recommend(
             _fail("no ring; give --ranks 64, or --topology with --ring h1,h2,h3")
         if hosts and ranks is not None and ranks != len(hosts):
             _fail(f"--ranks {ranks}, but --ring names {len(hosts)} hosts; give one of the two")
-        job = JobFacts(step_bytes, ranks or len(hosts), sender, preset, form, crossing)
+        job = JobFacts(step_bytes, ranks or len(hosts), sender, preset, form, crossing, planning)
         found = recommend(fabric, job, table)
     except (FactError, FileError, TableError, ValueError) as error:
         _fail(str(error))
@@ -234,6 +237,7 @@ def as_dict(found: Recommendation, fabric: FabricFacts, job: JobFacts) -> dict[s
             "packets_per_step": packets_per_step(fabric, job),
             "ring": job.ring,
             "form": job.form,
+            "plannable": job.plannable,
         },
         "paths": found.paths,
         "marking": found.marking,
@@ -289,6 +293,8 @@ def _show(found: Recommendation, fabric: FabricFacts, job: JobFacts) -> None:
         "CCT against DCQCN + ECMP",
         "not known"
         if expected is None
+        else "as it is"
+        if not any((expected.mean, expected.low, expected.high))
         else f"{expected.mean:+.1f} % ({expected.low:+.1f} to {expected.high:+.1f})",
     )
     table.add_row("how sure", _MEANING[found.confidence])

@@ -53,7 +53,8 @@ class JobFacts:
     """A job as far as it matters here.
 
     ``step_bytes`` is what a rank sends per ring step and channel; ``ring`` the length of a ring.
-    ``crossing`` is False where no ring edge leaves its rack.
+    ``crossing`` is False where no ring edge leaves its rack, ``plannable`` where paths cannot be
+    pinned (switches that only know ECMP, rings that the controller is not told).
 
     Raises:
         FactError: a value that no job has.
@@ -65,6 +66,7 @@ class JobFacts:
     preset: str = UNKNOWN
     form: Literal["ring", "ring_2d"] = "ring"
     crossing: bool = True
+    plannable: bool = True
 
     def __post_init__(self) -> None:
         _require(1 <= self.step_bytes < 1 << 50, f"{self.step_bytes} bytes per step", "1 or more")

@@ -108,8 +108,19 @@ class _Evidence:
             round(mean, 1), min(each.low for each in found), max(each.high for each in found)
         )
 
+    def gain(self, variant: str, *, planned: bool) -> float:
+        """Percent by which marking shortens the CCT on the same paths, by the weighted means."""
+        plain = self.change(PLANNED).mean if planned else 0.0
+        return _shorter(self.change(variant).mean, plain)
+
     def harm(self, variant: str) -> float:
+        """Percent by which marking may lengthen it at most, in any of the cells."""
         return max(_fair(cell, variant)[1] for cell in self.cells)
+
+
+def _shorter(change: float, plain: float) -> float:
+    """Percent less of one change against another, both against the same baseline."""
+    return 100 * (1 - (100 + change) / (100 + plain))
 
 
 def _fair(cell: Cell, variant: str) -> tuple[Change, float]:
@@ -151,20 +162,12 @@ def _evidence(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> _Evid
         doubts.append(f"no ring of the form {job.form} was measured in this study")
     known = [c for c in table.cells if c.sender == job.sender and c.preset == job.preset]
     if not known:
-        if job.sender not in table.senders:
-            doubts.append(
-                f"sender {job.sender!r} was not measured; known: {', '.join(table.senders)}"
-            )
-        if job.preset not in table.presets:
-            doubts.append(
-                f"DCQCN preset {job.preset!r} was not measured; known: {', '.join(table.presets)}"
-            )
-        known = [
-            c
-            for c in table.cells
-            if (c.sender == job.sender or job.sender not in table.senders)
-            and (c.preset == job.preset or job.preset not in table.presets)
-        ]
+        doubts.append(_not_measured(job, table))
+        known = (
+            [c for c in table.cells if c.sender == job.sender]
+            or [c for c in table.cells if c.preset == job.preset]
+            or list(table.cells)
+        )
     same_use = [c for c in known if bool(c.site.tenants) == fabric.tenants]
     if fabric.tenants and not same_use:
         doubts.append("nothing was measured with other tenants' traffic")
@@ -187,12 +190,30 @@ def _evidence(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> _Evid
             break
         around.append(cell)
         if not _outside(here, around):
-            cells = tuple(around)
+            cells = _needed(here, around)
             return _Evidence(cells, _weights(here, cells), Confidence.INTERPOLATED, ())
     outside = _outside(here, ordered) or _outside(here, around)
     cells = tuple(c for c in ordered if _norm(here, c) <= max(nearest, _NEAR))
-    why = f"outside what was measured in {', '.join(outside)}"
+    why = f"not between measured places in {', '.join(outside)}"
     return _Evidence(cells, _weights(here, cells), Confidence.EXTRAPOLATED, (why,))
+
+
+def _needed(here: _Point, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Leave out cells, the farthest first, as long as the place stays between the others."""
+    kept = list(cells)
+    for cell in reversed(cells[1:]):
+        others = [each for each in kept if each is not cell]
+        if not _outside(here, others):
+            kept = others
+    return tuple(kept)
+
+
+def _not_measured(job: JobFacts, table: GuidanceTable) -> str:
+    if job.sender not in table.senders:
+        return f"sender {job.sender!r} was not measured; known: {', '.join(table.senders)}"
+    if job.preset not in table.presets:
+        return f"DCQCN preset {job.preset!r} was not measured; known: {', '.join(table.presets)}"
+    return f"{job.sender} senders were not measured with {job.preset}"
 
 
 def _norm(here: _Point, cell: Cell) -> float:
@@ -224,7 +245,8 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
 
     Of ECMP or planned paths, with or without marking, the one with the least expected CCT is taken
     among those that nowhere in the evidence may be more than 1 % worse: against DCQCN + ECMP as a
-    whole, and for marking against the same paths without. Extrapolated, marking does not start.
+    whole, and for marking against the same paths without, where it must gain 1 % too.
+    Extrapolated, marking does not start.
 
     Raises:
         FactError: the table is empty.
@@ -243,8 +265,12 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
     reasons = list(evidence.reasons)
     tuned = _tuned(evidence)
     known = evidence.confidence in (Confidence.MEASURED, Confidence.INTERPOLATED)
-    candidates = [name for name in (PLANNED, GATED, OURS, tuned) if name in table.variants]
-    start = _best_start(evidence, table.variants, candidates if known else [PLANNED], reasons)
+    candidates = [
+        name
+        for name in ((PLANNED, GATED, OURS, tuned) if known else (PLANNED,))
+        if job.plannable or not table.variants[name].planned
+    ]
+    start = _best_start(evidence, table.variants, candidates, reasons, known=known)
     planned = start is not None and table.variants[start].planned
     marking = start is not None and table.variants[start].params is not None
     with_marking = tuned if planned else GATED
@@ -291,21 +317,24 @@ def _best_start(
     variants: Mapping[str, Variant],
     candidates: Sequence[str],
     reasons: list[str],
+    *,
+    known: bool,
 ) -> str | None:
     """Return the variant to start with; None: DCQCN + ECMP as it is."""
     allowed = []
     for name in dict.fromkeys(candidates):
         change = evidence.change(name)
-        marks = variants[name].params is not None
-        harmless = change.high <= HARM_LIMIT and (not marks or evidence.harm(name) <= HARM_LIMIT)
-        if harmless:
+        if variants[name].params is not None:
+            gain = evidence.gain(name, planned=variants[name].planned)
+            if gain < _THRIFT or evidence.harm(name) > HARM_LIMIT:
+                continue
+        if change.high <= HARM_LIMIT:
             allowed.append(name)
-        elif not marks:
+        elif name == PLANNED:
             reasons.append(
                 f"planned paths alone: {_percent(change)} against ECMP, which may be worse by more "
                 f"than {HARM_LIMIT:g} %"
             )
-    # Without marking where that is as good: what does nothing need not run.
     best = min(
         allowed,
         key=lambda name: (evidence.change(name).mean, variants[name].params is not None),
@@ -317,7 +346,10 @@ def _best_start(
         label = {PLANNED: "planned paths", GATED: "marking on ECMP paths"}.get(
             best, "planned paths and marking"
         )
-        reasons.append(f"{label}: {_percent(evidence.change(best))} of CCT against DCQCN + ECMP")
+        near = "" if known else ", over all that was measured near"
+        reasons.append(
+            f"{label}: {_percent(evidence.change(best))} of CCT against DCQCN + ECMP{near}"
+        )
     return best
 
 
@@ -338,7 +370,10 @@ def _why_marking(
             f"marking does not start: on {paths} paths it alone may cost up to {harm:.1f} % here "
             f"(limit {HARM_LIMIT:g} %)"
         ]
-    return [f"marking does not start: it gains nothing on {paths} paths here"]
+    return [
+        f"marking does not start: it gains less than {_THRIFT:g} % on {paths} paths here "
+        f"({evidence.gain(variant, planned=planned):.1f} %)"
+    ]
 
 
 def _needs_loop(
@@ -347,16 +382,13 @@ def _needs_loop(
     """Whether marking may gain or cost anything, so that it is worth watching."""
     if not known:
         return True
-    without = PLANNED if planned else None
+    same = [v.name for v in variants.values() if v.params is not None and v.planned is planned]
     for cell in evidence.cells:
-        plain = cell.changes[without].mean if without else 0.0
-        for name, each in variants.items():
-            if each.params is None or each.planned is not planned:
-                continue
-            if cell.changes[name].mean <= plain - _THRIFT or (
-                name in (OURS, GATED) and cell.harm[name] > HARM_LIMIT
-            ):
-                return True
+        plain = cell.changes[PLANNED].mean if planned else 0.0
+        if any(_shorter(cell.changes[name].mean, plain) >= _THRIFT for name in same):
+            return True
+        if cell.harm[OURS if planned else GATED] > HARM_LIMIT:
+            return True
     return False
 
 

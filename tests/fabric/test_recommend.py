@@ -134,6 +134,14 @@ def test_marking_on_ecmp_paths_where_only_that_gains() -> None:
     assert found.expected == Change(-5, -6, -4)
 
 
+def test_where_paths_cannot_be_pinned_only_marking_is_left() -> None:
+    bound = replace(JOB, plannable=False)
+    found = recommend(FABRIC, bound, table(cell(gated=-5)))
+    assert (found.paths, found.marking, found.expected) == ("ecmp", True, Change(-5, -6, -4))
+    found = recommend(FABRIC, bound, table(cell(gated=2)))
+    assert (found.paths, found.marking, found.marking_harm) == ("ecmp", False, 3)
+
+
 def test_what_gains_nothing_does_not_start_and_needs_no_loop() -> None:
     found = recommend(FABRIC, JOB, table(cell(ours=-40, strong=-40.5)))
     assert (found.paths, found.marking) == ("planned", False)
@@ -219,6 +227,13 @@ def test_paths_of_an_unknown_preset_must_not_be_worse_under_any() -> None:
     good, bad = cell(), cell(preset="hpcc_run", planned=5)
     assert recommend(FABRIC, unknown, table(good)).paths == "planned"
     assert recommend(FABRIC, unknown, table(good, bad)).paths == "ecmp"
+
+
+def test_a_sender_and_a_preset_that_were_not_measured_together() -> None:
+    cells = table(cell(), cell(sender="qp_per_step", preset="hpcc_run"))
+    found = recommend(FABRIC, replace(JOB, preset="hpcc_run"), cells)
+    assert found.confidence is Confidence.NONE
+    assert found.reasons[0] == "persistent senders were not measured with hpcc_run"
 
 
 def test_a_ring_within_one_rack_needs_neither_paths_nor_marks() -> None:
