@@ -221,6 +221,69 @@ class Marker:
     def counters(self) -> dict[str, int]:
         """Return data, marks, red_marks, corrections, advances, in packets."""
 
+class TrialRules:
+    """Marker rules under trial, all off by default; they are in no data plane. Times in ns, 0: off.
+
+    ``hold_ns``: marks only while a laggard (a packet not ahead of the block's step_min) left the
+    block's queue within that time. ``min_lead``: marks only steps that many ahead, from 1.
+    ``mark_gap_ns``: at most one mark per block in that time. ``p_max``: cap of the probability, in
+    (0, 1]. ``relief``: laggards are spared RED up to k_max, ``"off"``, ``"while_ahead"`` (packets
+    ahead left the queue within ``hold_ns``, else the marker's window) or ``"always"``.
+    ``transfer``: marks so spared go to packets ahead in place of the marker's, at most so many are
+    kept; 0: off. ``red_gap_ns``: at most one mark of RED per port in that time, up to twice k_max.
+    ``last_lost``: share of LAST packets that no marker sees.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold_ns: int = 0,
+        min_lead: int = 1,
+        mark_gap_ns: int = 0,
+        p_max: float = 1.0,
+        relief: str = "off",
+        transfer: int = 0,
+        red_gap_ns: int = 0,
+        last_lost: float = 0.0,
+    ) -> None: ...
+    hold_ns: int
+    min_lead: int
+    mark_gap_ns: int
+    p_max: float
+    relief: str
+    transfer: int
+    red_gap_ns: int
+    last_lost: float
+
+class Trial:
+    """The rules under trial of one switch, between its ports and the markers of its jobs.
+
+    ``scope`` as of the markers. ``seed`` decides which LAST packets are lost.
+    """
+
+    def __init__(self, rules: TrialRules, scope: str = "port", seed: int = 1) -> None: ...
+    def on_packet(
+        self,
+        marker: Marker,
+        *,
+        now_ns: int,
+        step: int,
+        psn: int,
+        last: bool = False,
+        ect: bool = True,
+        r: int = 0,
+        qdepth_packets: int = 0,
+        qdepth_bytes: int = 0,
+        red: bool = False,
+        red_k_max_bytes: int = 0,
+        port: int = 0,
+        job: int = 0,
+    ) -> tuple[bool, bool]:
+        """Let ``marker`` follow a data packet of job number ``job``; return (mark, red).
+
+        ``mark``: the marker's or a transferred mark; ``red``: RED's mark, where it stands.
+        """
+
 # --- Transport --------------------------------------------------------------------------------
 
 class TransportConfig:
@@ -329,7 +392,8 @@ class SwitchConfig:
     ``ecmp_hash``: ``"seeded"`` (by the simulation's seed and the node) or ``"ns3_compat"`` (by the
     node id only). ``marking``: ``"none"``, ``"marker"`` with ``marker_scope`` ``"port"`` or
     ``"switch"``, or ``"priority"`` (packets of the laggards' step go first, strictly).
-    ``scheduler`` among data classes: ``"round_robin"`` or ``"strict"`` (lower class first).
+    ``trial``: rules to try beside the marker. ``scheduler`` among data classes: ``"round_robin"``
+    or ``"strict"`` (lower class first).
     """
 
     def __init__(
@@ -343,6 +407,7 @@ class SwitchConfig:
         ecmp_hash: str = "seeded",
         marking: str = "none",
         marker_scope: str = "port",
+        trial: TrialRules | None = None,
         scheduler: str = "round_robin",
     ) -> None: ...
     buffer_bytes: int
@@ -353,6 +418,7 @@ class SwitchConfig:
     ecmp_hash: str
     marking: str
     marker_scope: str
+    trial: TrialRules | None
     scheduler: str
 
 # --- Network ----------------------------------------------------------------------------------
@@ -500,7 +566,9 @@ class JobSpec:
     is in). ``notify``: ``"receiver"`` (last byte in) or ``"sender_ack"`` (the sender's last ACK).
     ``endpoint_delay_ns`` passes between an arrival and what it sets off. ``rank_delay_ns``: start
     delay per rank; ``step_delay_ns``: extra delay per rank before every step it sends;
-    ``compute_scale`` multiplies compute operations per rank. Empty lists: none. ``marker``: None
+    ``compute_scale`` multiplies compute operations per rank. Empty lists: none.
+    ``messages_per_step``: a step of a ring travels as so many messages (1..256) on its connection,
+    each as soon as its like of the step before is in, as NCCL's slices. ``marker``: None
     leaves the job unmarked. ``job_id`` is 1..16383 and unique. ``priority``: data class 1..7.
     """
 
@@ -513,6 +581,7 @@ class JobSpec:
         start_ns: int = 0,
         sender: str = "qp_per_step",
         pool: int = 4,
+        messages_per_step: int = 1,
         port: str = "per_step",
         dependency: str = "in_order",
         notify: str = "receiver",
@@ -531,6 +600,7 @@ class JobSpec:
     start_ns: int
     sender: str
     pool: int
+    messages_per_step: int
     port: str
     dependency: str
     notify: str

@@ -171,9 +171,11 @@ def _without_effect(scenario: Scenario) -> list[str]:
     """Say which keys the file or the command line sets although others keep them from working."""
     data = scenario.document.data
     found = []
-    switch, cc = data.get("switch", {}), data.get("cc", {})
-    if scenario.switch.marking == "none" and "marked" in switch:
+    cc = data.get("cc", {})
+    if scenario.switch.marking == "none" and scenario.switch.marked != ("all",):
         found.append('switch.marked has no effect while switch.marking = "none"')
+    if scenario.switch.marking == "none" and scenario.marker.trial is not None:
+        found.append('marker.trial has no effect while switch.marking = "none"')
     if scenario.transport.window == "none" and scenario.transport.window_bytes is not None:
         found.append('transport.window_bytes has no effect while transport.window = "none"')
     if scenario.cc.kind != "fixed" and scenario.cc.fixed_rate is not None:
@@ -219,6 +221,22 @@ def _network(prepared: Prepared) -> _core.Network:
     return network
 
 
+def _trial(prepared: Prepared) -> _core.TrialRules | None:
+    table = prepared.scenario.marker.trial
+    if table is None:
+        return None
+    return _core.TrialRules(
+        hold_ns=table.hold or 0,
+        min_lead=table.min_lead,
+        mark_gap_ns=table.mark_gap or 0,
+        p_max=table.p_max,
+        relief=table.relief,
+        transfer=table.transfer or 0,
+        red_gap_ns=table.red_gap or 0,
+        last_lost=table.last_lost,
+    )
+
+
 def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
     table = prepared.scenario.switch
     pfc = table.pfc
@@ -247,6 +265,7 @@ def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
         ecmp_hash=table.ecmp_hash,
         marking=table.marking if name in prepared.marked else "none",
         marker_scope="switch" if prepared.scope is Scope.SWITCH else "port",
+        trial=_trial(prepared) if name in prepared.marked else None,
         scheduler=table.scheduler,
     )
 
@@ -368,6 +387,7 @@ def _job(prepared: Prepared, job: PlacedJob, marker: MarkerParams | None) -> _co
         start_ns=job.start_ns,
         sender=table.sender,
         pool=table.pool,
+        messages_per_step=table.messages_per_step or 1,
         port=table.port,
         dependency=table.dependency,
         notify=table.notify,

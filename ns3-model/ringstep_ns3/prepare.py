@@ -11,7 +11,7 @@ from ringstep.protocol.limits import STEP_BITS_MAX
 from ringstep.protocol.marker import PROFILES, MarkerParams, ProgressMode, Scope, k_fixed
 from ringstep.protocol.tag import TagLayout
 from ringstep_ns3.background import FlowList, make_flows
-from ringstep_ns3.jobs import PlacedJob, place_jobs, step_bits
+from ringstep_ns3.jobs import PlacedJob, packets_of_steps, place_jobs, step_bits
 from ringstep_ns3.red import RedThresholds, red_rows
 from ringstep_ns3.scenario import Job, MarkerTable, Scenario
 from ringstep_ns3.tomldoc import Findings
@@ -93,6 +93,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     red = red_rows(scenario.switch.red, graph, findings)
     marked = _marked(scenario, graph, findings)
     scope, markers = _markers(scenario, jobs, findings)
+    _check_trial(scenario, markers, red, findings)
     events = _events(scenario, graph, findings)
     drops = _drops(scenario, graph, findings)
     pairs = _rate_pairs(scenario, graph, findings)
@@ -116,8 +117,10 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
 
 
-def marker_params(table: MarkerTable, job: Job) -> MarkerParams:
+def marker_params(table: MarkerTable, job: Job, packets_per_step: int) -> MarkerParams:
     """Return the marker's parameters for a job: the profile's, and what the table replaces.
+
+    ``packets_per_step`` counts where the table says ``auto``.
 
     Raises:
         ValueError: a value that no data plane holds.
@@ -132,7 +135,9 @@ def marker_params(table: MarkerTable, job: Job) -> MarkerParams:
         params,
         layout=layout,
         mode=ProgressMode.ANCHORED if anchored else ProgressMode.PER_STEP,
-        packets_per_step=table.packets_per_step,
+        packets_per_step=packets_per_step
+        if isinstance(table.packets_per_step, str)
+        else table.packets_per_step,
         generation=table.generation,
     )
     if table.k is not None:
@@ -170,11 +175,65 @@ def _markers(
             markers.append(None)
             continue
         try:
-            markers.append(marker_params(table, job.table))
+            markers.append(marker_params(table, job.table, _packets(scenario, job, findings)))
         except ValueError as error:
             findings.add(("marker",), f"for job {job.name!r}: {error}")
             markers.append(None)
     return scope, tuple(markers)
+
+
+def _packets(scenario: Scenario, job: PlacedJob, findings: Findings) -> int:
+    """Return what ``packets_per_step = "auto"`` stands for."""
+    messages = job.table.messages_per_step or 1
+    if messages == 1 or scenario.marker.packets_per_step != "auto":
+        return 0
+    least, others = packets_of_steps(job, scenario.transport.mtu)
+    if others >= least:
+        findings.add(
+            ("marker", "packets_per_step"),
+            f'"auto" tells the end of a step by its packets, but steps of job {job.name!r} differ '
+            f"too much: the shortest has {least}, and all but the last message of another have "
+            f"{others}; write a number",
+        )
+    return least
+
+
+def _check_trial(
+    scenario: Scenario,
+    markers: Sequence[MarkerParams | None],
+    red: Sequence[RedThresholds],
+    findings: Findings,
+) -> None:
+    """Refuse rules under trial that make no sense together, or with the rest."""
+    trial = scenario.marker.trial
+    if trial is None:
+        return
+    where = ("marker", "trial")
+    if scenario.switch.marking == "priority":
+        findings.add(where, 'goes with switch.marking = "marker" only; take it out')
+    for key, on in (("relief", trial.relief != "off"), ("red_gap", trial.red_gap is not None)):
+        if on and not scenario.switch.red.enabled:
+            findings.add((*where, key), "changes RED, which is off; take it out")
+    if trial.relief != "off" and red and all(row.k_min == row.k_max for row in red):
+        findings.add(
+            (*where, "relief"),
+            "spares marks between k_min and k_max, and RED has nothing between the two; take "
+            "another switch.red.profile",
+        )
+    if trial.transfer is not None and trial.relief == "off":
+        findings.add(
+            (*where, "transfer"),
+            'spends the marks that relief spares; write relief = "while_ahead" or "always"',
+        )
+    if trial.transfer is not None and trial.p_max < 1:
+        findings.add((*where, "p_max"), "caps a probability, and transfer has none; take one out")
+    least = min((params.layout.step_sign for params in markers if params is not None), default=0)
+    if least and trial.min_lead >= least:
+        findings.add(
+            (*where, "min_lead"),
+            f"{trial.min_lead} steps: the tag tells at most {least - 1} ahead from behind; write "
+            "less",
+        )
 
 
 def _marked(scenario: Scenario, graph: Graph, findings: Findings) -> frozenset[str]:

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from ringstep.fabric.tomlfile import FileError, TomlTable, read_text
 from ringstep_ns3.tomldoc import (
@@ -42,6 +42,7 @@ from ringstep_ns3.units import (
     Loss,
     Mtu,
     Name,
+    OffCount,
     OffSize,
     OffTime,
     Oversubscription,
@@ -447,6 +448,50 @@ def _parse_gate(value: object) -> int | str | None:
     raise ValueError(f'{value!r} is not a gate; write packets (0..524286), "off" or "profile"')
 
 
+def _parse_packets_per_step(value: object) -> int | str:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError(f'{value!r} is no number of packets; write a whole number from 0, or "auto"')
+
+
+def _parse_cap(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    raise ValueError(f"{value!r} is no cap of a probability; write one above 0, up to 1")
+
+
+class TrialTable(TomlTable):
+    """``[marker.trial]``: rules that were tried beside the marker; not in any data plane.
+
+    Each is off by default, and they can be combined. A *laggard* is a packet that is not ahead of
+    the block's ``step_min``.
+    """
+
+    hold: OffTime = None
+    """Mark only while a packet of a laggard left the block's queue within this time."""
+    min_lead: Count = 1
+    """Mark only steps at least this far ahead of ``step_min``."""
+    mark_gap: OffTime = None
+    """At most one mark of the marker per block in this time."""
+    p_max: Annotated[float, BeforeValidator(_parse_cap)] = 1.0
+    """Cap of the probability of a mark."""
+    relief: Literal["off", "while_ahead", "always"] = "off"
+    """Laggards are spared RED below its ``k_max``: never, while packets of steps ahead left the
+    block's queue within ``hold`` (where that is off, ``t_win``), or always."""
+    transfer: OffCount = None
+    """Marks that ``relief`` spared are put on packets ahead, in place of the marker's; so many are
+    kept for later at most."""
+    red_gap: OffTime = None
+    """At most one mark of RED on packets of marked jobs per port in this time, while the queue is
+    below twice ``k_max``."""
+    last_lost: Share = 0.0
+    """Share of the LAST packets that the marker does not see."""
+
+
+def _none_where_all_off(table: TrialTable | None) -> TrialTable | None:
+    return None if table == TrialTable() else table
+
+
 class MarkerTable(TomlTable):
     """``[marker]``: parameters of every job's marker; None: as the profile says."""
 
@@ -463,8 +508,9 @@ class MarkerTable(TomlTable):
     """Packets in the queue at dequeue, or ``off``."""
     progress: Literal["auto", "per_step", "anchored"] = "auto"
     """``auto``: ``per_step`` with a QP per step, ``anchored`` with persistent QPs."""
-    packets_per_step: Whole = 0
-    """A LAST ends the step only where progress reached this less one; 0: every LAST does."""
+    packets_per_step: Annotated[int | str, BeforeValidator(_parse_packets_per_step)] = 0
+    """A LAST ends the step only where progress reached this less one; 0: every LAST does; ``auto``:
+    what a job's steps have where they travel as several messages, else 0."""
     step_bits: Annotated[int | None, *_STEP_BITS] = None
     """Bits of the step in the tag; ``auto``: log2(pool) where the port carries the step modulo the
     pool (``qp_pool`` with ``per_step`` ports), else 14."""
@@ -474,6 +520,7 @@ class MarkerTable(TomlTable):
     start: Time | None = None
     """Simulated time from which the marker follows and marks, with fresh state (late start in Fig.
     4 of the paper); 0 or None: from the beginning."""
+    trial: Annotated[TrialTable | None, AfterValidator(_none_where_all_off)] = None
 
 
 # --- Jobs -------------------------------------------------------------------------------------
@@ -597,6 +644,9 @@ class Job(CollectiveKeys):
     """Arrived: last byte at the receiver, or last ACK back at the sender (astra-sim)."""
     endpoint_delay: Time = 0
     """Between an arrival and what it sets off."""
+    messages_per_step: Annotated[Count, Field(le=256)] | None = None
+    """Messages in which a step of a ring travels, one after the other on its connection, each as
+    soon as its like of the step before is in: NCCL's slices. None: one."""
     straggler: tuple[Straggler, ...] = ()
     marked: bool = True
     """Whether the marker knows this job."""

@@ -15,7 +15,7 @@ from ringstep_ns3 import _core, metrics
 from ringstep_ns3.build import Built, Policy, build, effective_dcqcn, with_policies
 from ringstep_ns3.prepare import Prepared, prepare
 from ringstep_ns3.results import Results
-from ringstep_ns3.scenario import FORMAT, Scenario
+from ringstep_ns3.scenario import FORMAT, Scenario, TrialTable
 from ringstep_ns3.severed import Severed, severed
 from ringstep_ns3.tables import (
     FROM_CORE,
@@ -306,6 +306,12 @@ def _model(prepared: Prepared) -> dict[str, Any]:
     def of_jobs(key: str) -> list[str]:
         return sorted({str(getattr(job.table, key)) for job in prepared.jobs})
 
+    trial = scenario.marker.trial
+    rules = (
+        []
+        if trial is None
+        else [name for name, value in TrialTable() if getattr(trial, name) != value]
+    )
     return {
         "cc": cc.preset if cc.kind == "dcqcn" else cc.kind,
         "cc_changed": sorted(cc.dcqcn.model_fields_set),
@@ -314,6 +320,7 @@ def _model(prepared: Prepared) -> dict[str, Any]:
         "lb": scenario.switch.lb,
         "marking": scenario.switch.marking,
         "marker_profile": scenario.marker.profile,
+        **({"marker_trial": rules} if rules else {}),
         "red_profile": scenario.switch.red.profile if scenario.switch.red.enabled else "off",
         "sender": of_jobs("sender"),
         "port": of_jobs("port"),

@@ -80,6 +80,10 @@ void Job::check() const {
         spec_.sender == "qp_per_step" || spec_.sender == "persistent" || spec_.sender == "qp_pool",
         who + ": sender", spec_.sender, "must be \"qp_per_step\", \"persistent\" or \"qp_pool\"");
     require(spec_.pool >= 1 && spec_.pool <= 256, who + ": pool", spec_.pool, "must lie in 1..256");
+    require(spec_.messages_per_step >= 1 && spec_.messages_per_step <= 256,
+            who + ": messages_per_step", spec_.messages_per_step, "must lie in 1..256");
+    require(spec_.hosts.size() <= 65536, who + ": hosts", spec_.hosts.size(),
+            "a job has at most 65536 ranks");
     require(spec_.port == "per_step" || spec_.port == "sticky", who + ": port", spec_.port,
             "must be \"per_step\" or \"sticky\"");
     require(spec_.notify == "receiver" || spec_.notify == "sender_ack", who + ": notify",
@@ -221,10 +225,11 @@ void Job::expand(std::uint32_t index) {
     auto ring_stage = [&](RingCollective::Kind kind, std::vector<std::vector<int>> rings,
                           std::int64_t bytes, int passes) {
         const int channels = o.channels;
+        const int messages = spec_.messages_per_step;
         const Dependency dependency = dependency_;
         auto make = [=](Waist& w) {
             return std::make_unique<RingCollective>(w, kind, rings, channels, bytes, passes,
-                                                    dependency, ranks);
+                                                    messages, dependency, ranks);
         };
         StageWaist none(*this, index, 0);
         const auto probe = make(none);

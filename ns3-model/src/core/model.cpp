@@ -89,6 +89,11 @@ void SwitchConfig::check() const {
             "must be \"port\" or \"switch\"");
     require(scheduler == "round_robin" || scheduler == "strict", "scheduler", scheduler,
             "must be \"round_robin\" or \"strict\"");
+    if (trial) {
+        require(marking == "marker", "marking", marking,
+                "rules under trial go with \"marker\" only");
+        trial->check();
+    }
 }
 
 // --- set-up --------------------------------------------------------------------------------------
@@ -160,6 +165,9 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
         s.spray = Rng(stream(Stream::kSpray, n));
         dynamic_lb_ |= s.lb != Switch::Lb::kEcmp;
         s.always_eager = spec.config.marking != "none" && spec.config.marker_scope == "switch";
+        if (spec.config.trial)
+            s.trial = std::make_unique<Trial>(
+                *spec.config.trial, spec.config.marker_scope == "port", stream(Stream::kTrial, n));
         switches_.push_back(std::move(s));
     }
     for (std::uint32_t i = 0; i < links_; ++i) {
@@ -578,7 +586,7 @@ inline void Model::on_departure(std::uint32_t link, Port& p, Packet& k, TimePs s
               red_rng_[link].next() < p.red_slope * (left_bytes - p.red_min);
     }
     const bool ect = (k.flags & (kEct | kCe)) == kEct;
-    bool marked = red && ect;
+    bool marked = false;
     if (p.flags & (kMark | kPolicy)) {
         const bool by_policy =
             mark(switches_[p.owner], link, p, k, start, left_bytes, left_packets, red);
@@ -591,6 +599,7 @@ inline void Model::on_departure(std::uint32_t link, Port& p, Packet& k, TimePs s
     if (red && ect) {
         ++p.marks_red;
         ++totals.marks_red;
+        marked = true;
     }
     if (marked) k.flags |= kCe;
     if ((p.flags & kInt) && has_int_) {
@@ -918,7 +927,7 @@ void Model::classify(Packet& k, std::uint32_t out) {
 }
 
 bool Model::mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs at,
-                 std::uint32_t left_bytes, std::uint32_t left_packets, bool red) {
+                 std::uint32_t left_bytes, std::uint32_t left_packets, bool& red) {
     const bool ect = (k.flags & (kEct | kCe)) == kEct;
     const std::uint32_t psn = (tc_.first_psn + k.psn) & kPsnMask;
     if (s.policy) {
@@ -954,11 +963,22 @@ bool Model::mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs
     if (k.job == 0) return false;
     Marker* m = s.markers[k.job - 1U].get();
     if (m == nullptr) return false;
-    const auto decision =
-        m->on_packet(static_cast<std::uint64_t>(at / kPsPerUs), k.step, psn, k.flags & kLast, ect,
-                     mark_rng_[link].next() >> 16, left_packets, red, p.number);
+    const std::uint32_t r = mark_rng_[link].next() >> 16;
+    bool marked;
+    if (s.trial) {
+        const auto verdict =
+            s.trial->on_packet(*m, k.job - 1U,
+                               {at / kPsPerNs, k.step, psn, (k.flags & kLast) != 0, ect, r,
+                                left_packets, left_bytes, red, p.red_max, p.number});
+        red = verdict.red;
+        marked = verdict.mark;
+    } else {
+        marked = m->on_packet(static_cast<std::uint64_t>(at / kPsPerUs), k.step, psn,
+                              k.flags & kLast, ect, r, left_packets, red, p.number)
+                     .mark;
+    }
     if (sc_.alpha_ns > 0) trace_alpha(s, *m, p, k, at);
-    return decision.mark;
+    return marked;
 }
 
 void Model::trace_alpha(Switch& s, Marker& m, const Port& p, const Packet& k, TimePs at) {
@@ -1086,7 +1106,7 @@ std::uint32_t Model::open_qp(const Connection& c) {
     q.cc = c.cc;
     q.job = c.job;
     q.prio = c.prio;
-    q.one_message = c.one_message;
+    q.messages_left = c.messages;
     const CcKind& cc = ccs_[c.cc];
     if (cc.kind == CcKind::Kind::kDcqcn) q.rp.start(*cc.dcqcn);
     if (selective_) {
@@ -1654,12 +1674,12 @@ void Model::complete(std::uint32_t qp) {
         m.live = false;
         const MessageTag tag = m.tag;
         const std::int64_t bytes = m.bytes;
-        const bool one = q.one_message;
+        const bool over = q.messages_left != 0 && --q.messages_left == 0;
         if (sc_.flows) note_flow(m, q);
         free_messages_.push_back(id);
-        if (one) free_qp(qp);
+        if (over) free_qp(qp);
         if (sink_ != nullptr) sink_->on_acked(tag, bytes);
-        if (one) return;
+        if (over) return;
     }
 }
 
@@ -1887,11 +1907,13 @@ Table Model::marker_table() const {
         for (std::size_t j = 0; j < s.markers.size(); ++j) {
             if (!s.markers[j]) continue;
             const MarkerCounters& c = s.markers[j]->counters();
+            const TrialShift shift =
+                s.trial ? s.trial->shift(static_cast<std::uint32_t>(j)) : TrialShift{};
             node.push_back(static_cast<std::int32_t>(s.node));
             job.push_back(jobs_[j].id);
             data.push_back(static_cast<std::int64_t>(c.data));
-            marks.push_back(static_cast<std::int64_t>(c.marks));
-            red.push_back(static_cast<std::int64_t>(c.red_marks));
+            marks.push_back(static_cast<std::int64_t>(c.marks) + shift.marks);
+            red.push_back(static_cast<std::int64_t>(c.red_marks) + shift.red_marks);
             corrections.push_back(static_cast<std::int64_t>(c.corrections));
             advances.push_back(static_cast<std::int64_t>(c.advances));
         }

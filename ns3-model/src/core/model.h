@@ -31,6 +31,7 @@
 #include "core/packet.h"
 #include "core/rng.h"
 #include "core/stats.h"
+#include "core/trial.h"
 #include "core/types.h"
 
 namespace ringstep {
@@ -105,7 +106,7 @@ class Model {
         std::uint32_t cc = 0;
         std::uint16_t job = 0;  // index + 1
         std::uint8_t prio = 3;
-        bool one_message = true;  // the QP goes when its message is done
+        std::uint16_t messages = 1;  // after so many the QP goes; 0: it stays
     };
     std::uint32_t open_qp(const Connection& c);
     void post(std::uint32_t qp, std::int64_t bytes, std::uint32_t sport, const MessageTag& tag);
@@ -231,6 +232,7 @@ class Model {
         };
         std::vector<Flowlet> flowlets;
         std::vector<std::unique_ptr<Marker>> markers;  // by job index
+        std::unique_ptr<Trial> trial;                  // rules under trial; nearly always none
         MarkingPolicy policy;
         std::vector<std::int64_t> alpha_next;  // [job][port]: end of the window under way, ns
     };
@@ -315,7 +317,7 @@ class Model {
         std::uint16_t job = 0;
         std::uint8_t prio = 3;
         bool active = false;
-        bool one_message = true;
+        std::uint16_t messages_left = 1;  // before it goes; 0: it stays
         bool live = false;
         ReactionPoint rp;
         // receiver
@@ -413,7 +415,7 @@ class Model {
     std::int64_t headroom_needed(const PfcConfig& pfc, std::uint32_t in_link) const;
     void plan_buffers();
     bool mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs at,
-              std::uint32_t left_bytes, std::uint32_t left_packets, bool red);
+              std::uint32_t left_bytes, std::uint32_t left_packets, bool& red);
     void trace_alpha(Switch& s, Marker& m, const Port& p, const Packet& k, TimePs at);
 
     // hosts

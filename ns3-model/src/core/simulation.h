@@ -85,6 +85,10 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
     StatsConfig stats_;
     Model model_;
     std::uint64_t port_seed_;  // of the source ports of sticky connections
+    struct StepQp {
+        std::uint32_t qp;
+        std::uint32_t left;  // messages of the step that are not posted yet
+    };
     struct JobState {
         std::unique_ptr<Job> job;
         std::vector<std::uint32_t> cc;  // by rank
@@ -93,6 +97,7 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
         bool sticky = false;
         bool sender_ack = false;
         std::unordered_map<std::uint64_t, std::uint32_t> qps;  // by connection
+        std::unordered_map<std::uint64_t, StepQp> steps;       // of several messages, by sender
     };
     std::vector<JobState> jobs_;
     std::vector<FlowSpec> flow_specs_;
