@@ -156,6 +156,9 @@ def validate_command(
 @app.command("sweep")
 def sweep_command(
     sweep: Annotated[Path, typer.Argument(help="Sweep file (TOML).", show_default=False)],
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, help="Runs per point; 0: as the file says.")
+    ] = 0,
     workers: Annotated[
         int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
     ] = 0,
@@ -171,7 +174,7 @@ def sweep_command(
     Exit status: 0 done, 2 bad input, 130 ctrl-C (what is done is kept; run it again to go on).
     """
     try:
-        loaded, points = Sweep.load(sweep)
+        loaded, points = Sweep.load(sweep, seeds=range(1, seeds + 1))
         folder = out
         if folder is None:
             folder = Path("out") / loaded.name

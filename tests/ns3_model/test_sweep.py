@@ -67,6 +67,13 @@ def test_points_are_the_product_of_the_axes(sweep: Path) -> None:
     assert all(point.scenario.job[0].chunk == 8192 for point in points)
 
 
+def test_seeds_on_the_command_line_go_before_those_of_the_file(sweep: Path, tmp_path: Path) -> None:
+    command = ["sweep", str(sweep), "--workers", "1", "-q", "--json", "--out", str(tmp_path / "o")]
+    done = CliRunner().invoke(app, [*command, "--seeds", "1"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["seeds"] == [1]
+
+
 def test_any_number_of_workers_gives_the_same_bytes(sweep: Path, tmp_path: Path) -> None:
     loaded, points = Sweep.load(sweep)
     outcomes = [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import tomllib
+from importlib.resources import files as resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,11 @@ pytest.importorskip(
     reason="the simulator is not built; pip install ./ns3-model",
     exc_type=ImportError,
 )
-from ringstep_ns3 import Scenario, ScenarioError, prepare, run
+from ringstep_ns3 import Scenario, ScenarioError, Sweep, prepare, run
 from ringstep_ns3 import _core as core
 from ringstep_ns3.results import TIMING
+from ringstep_ns3.scenario import TrialTable
+from ringstep_ns3.tomldoc import dump
 
 K_MAX = 100_000
 """Of RED, in bytes."""
@@ -374,3 +379,33 @@ def test_what_makes_no_sense_is_refused(name: str) -> None:
 def test_rules_that_do_not_fit_the_switch_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ScenarioError, match=text.replace(".", r"\.")):
         prepare(scenario(relief="always").setting(settings))
+
+
+# --- The sweeps that come with the package ------------------------------------------------------
+
+STUDIES = resources("ringstep_ns3") / "paper" / "studies"
+
+
+@pytest.mark.parametrize("name", ["ablation", "ablation.small", "ablation-shapes"])
+def test_a_study_has_a_baseline_and_names_every_rule_it_tries(name: str, tmp_path: Path) -> None:
+    study = tomllib.loads((STUDIES / f"{name}.toml").read_text())
+    variants = study["axis"][-1]
+    assert variants["name"] == "variant"
+    assert variants["labels"][0] == "baseline"
+    assert len(set(variants["labels"])) == len(variants["values"])
+    # The first of each other axis is enough to see that every variant can be run.
+    for axis in study["axis"][:-1]:
+        axis["values"], axis["labels"] = axis["values"][:1], axis["labels"][:1]
+    study["scenario"] = str(STUDIES / study["scenario"])
+    (tmp_path / "study.toml").write_text(dump(study))
+    _, points = Sweep.load(tmp_path / "study.toml")
+    assert len({point.scenario.content_hash(1) for point in points}) == len(points)
+    tried = {
+        rule
+        for point in points
+        if point.scenario.marker.trial is not None
+        for rule, off in TrialTable()
+        if getattr(point.scenario.marker.trial, rule) != off
+    }
+    if name == "ablation":
+        assert tried == set(TrialTable.model_fields)
