@@ -476,7 +476,8 @@ class Network:
     ) -> None:
         """Pin data packets from host ``src`` to ``dst`` on ``channel`` (ring index) to ``links``.
 
-        ``links`` are directed links from the host to the host, in order. ``job`` 0: any job.
+        ``links`` are directed links from the host to the host, in order. ``job`` 0: any job. A path
+        more for the same edge is its next turn: step s takes path s modulo their number.
         While a link of the path is down, ECMP takes over. Raises ValueError for a broken chain.
         """
     @property

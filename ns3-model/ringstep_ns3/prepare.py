@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ringstep.fabric.pathgraph import PlanError
 from ringstep.fabric.planner import Demand, EdgeKey, plan_paths
+from ringstep.fabric.turns import turned, turns
 from ringstep.protocol.limits import STEP_BITS_MAX
 from ringstep.protocol.marker import PROFILES, MarkerParams, ProgressMode, Scope, k_fixed
 from ringstep.protocol.tag import TagLayout
@@ -20,7 +21,10 @@ from ringstep_ns3.topology import Graph, make_graph, nearest
 
 @dataclass(frozen=True, slots=True)
 class PlannedPath:
-    """A ring edge pinned to directed links, by node and link number; ``job`` is a job id."""
+    """A ring edge pinned to directed links, by node and link number; ``job`` is a job id.
+
+    Several for one edge: its turns, one after the other by the step.
+    """
 
     job: int
     src: int
@@ -322,7 +326,10 @@ def _rate_pairs(
 def _plan(
     scenario: Scenario, graph: Graph, jobs: Sequence[PlacedJob], findings: Findings
 ) -> tuple[PlannedPath, ...]:
-    """Pin every ring edge of every job, all jobs planned together, each edge weighing the same."""
+    """Pin every ring edge of every job, all jobs planned together, each edge weighing the same.
+
+    Where a job's plan turns with the step, each edge has all its paths, from that of turn 0 on.
+    """
     if scenario.switch.lb != "planned":
         return ()
     demands: list[Demand] = []
@@ -339,11 +346,20 @@ def _plan(
     except PlanError as error:
         findings.add(("switch", "lb"), str(error))
         return ()
+    turn_of = {job.job_id: _turning(scenario, job) for job in jobs}
+    count = turns(plan) if any(turn_of.values()) else 1
     paths = []
     for key, (job_id, src, dst, channel) in edges.items():
         first = graph.link_number[f"{src}->{graph.tor_of[src]}"]
-        hops = [graph.egress[hop.switch, hop.port] for hop in plan.edges[key].hops]
-        paths.append(
-            PlannedPath(job_id, graph.number[src], graph.number[dst], channel, (first, *hops))
-        )
+        for turn in range(count if turn_of[job_id] else 1):
+            hops = turned(plan, plan.edges[key], turn)
+            links = (first, *(graph.egress[hop.switch, hop.port] for hop in hops))
+            paths.append(PlannedPath(job_id, graph.number[src], graph.number[dst], channel, links))
     return tuple(paths)
+
+
+def _turning(scenario: Scenario, job: PlacedJob) -> bool:
+    plan = scenario.switch.plan
+    if plan == "auto":
+        return job.table.port == "per_step" and job.table.sender != "persistent"
+    return plan == "step"

@@ -414,6 +414,11 @@ class SwitchTable(TomlTable):
     red: RedTable = RedTable()
     lb: Literal["ecmp", "planned", "flowlet", "spray"] = "ecmp"
     """``planned``: ring edges pinned by ringstep.fabric's planner, ECMP for the rest."""
+    plan: Literal["auto", "edge", "step"] = "auto"
+    """What ``planned`` pins: one path per ring edge, or the paths of an edge in turn, a step each.
+    ``auto``: ``step`` for jobs whose steps have queue pairs and source ports of their own
+    (``qp_per_step`` or ``qp_pool`` with ``per_step`` ports), else ``edge``: a connection that
+    changed its path would see its packets reordered."""
     flowlet_gap: Duration = 50_000
     ecmp_hash: Literal["seeded", "ns3_compat"] = "seeded"
     """``ns3_compat``: seeded by the node number alone, so that no seed changes the paths."""

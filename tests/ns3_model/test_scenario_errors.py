@@ -42,7 +42,7 @@ GOLDEN = {
     "unknown key": (
         HEAD + JOB + "[switch]\nbufer = 3\n",
         "ring.toml:10: switch.bufer: unknown key; did you mean 'buffer'? known keys here: buffer, "
-        "pfc, red, lb, flowlet_gap, ecmp_hash, marking, marked, scheduler",
+        "pfc, red, lb, plan, flowlet_gap, ecmp_hash, marking, marked, scheduler",
     ),
     "missing rate": (
         HEAD.replace('rate = "10G"\n', "") + JOB,

@@ -204,8 +204,8 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
     }
     routes_.build(net_, up_);
     for (const PlannedPath& path : net_.planned)
-        planned_[{path.src, path.dst, path.channel, static_cast<std::uint32_t>(path.job)}] =
-            path.links;
+        planned_[{path.src, path.dst, path.channel, static_cast<std::uint32_t>(path.job)}]
+            .push_back(path.links);
     for (const DropSpec& spec : net_.drops) drops_.push_back({spec});
     plan_buffers();
 
@@ -1005,14 +1005,16 @@ std::uint32_t Model::ports_word(const Message& m, bool reverse) const {
 }
 
 const std::vector<std::uint32_t>* Model::planned(std::uint32_t src, std::uint32_t dst,
-                                                 std::uint32_t channel, int job) const {
+                                                 std::uint32_t channel, int job,
+                                                 std::uint32_t step) const {
     if (planned_.empty()) return nullptr;
     auto it = planned_.find({src, dst, channel, static_cast<std::uint32_t>(job)});
     if (it == planned_.end()) it = planned_.find({src, dst, channel, 0});
     if (it == planned_.end()) return nullptr;
-    for (const auto link : it->second)
+    const auto& path = it->second[step % it->second.size()];
+    for (const auto link : path)
         if (!up_[link]) return nullptr;
-    return &it->second;
+    return &path;
 }
 
 bool Model::walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
@@ -1034,7 +1036,7 @@ bool Model::walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
 
 std::vector<std::uint32_t> Model::path(std::uint32_t src, std::uint32_t dst, std::uint32_t sport,
                                        std::uint32_t channel, int job) {
-    if (const auto* plan = planned(src, dst, channel, job)) return *plan;
+    if (const auto* plan = planned(src, dst, channel, job, 0)) return *plan;
     std::vector<std::uint32_t> out;
     if (!walk(src, dst, sport | tc_.dport << 16, out)) out.clear();
     return out;
@@ -1055,7 +1057,7 @@ void Model::lay_paths(Message& m, const Qp& q) {
     m.forward = {};
     m.reverse = {};
     const int job = q.job == 0 ? 0 : jobs_[q.job - 1U].id;
-    if (const auto* plan = planned(src, dst, q.channel, job)) {
+    if (const auto* plan = planned(src, dst, q.channel, job, m.tag.step)) {
         store(*plan, m.forward);
     } else if (!walk(src, dst, ports_word(m, false), scratch_) || !store(scratch_, m.forward) ||
                dynamic_lb_) {
@@ -1071,7 +1073,7 @@ TimePs Model::base_rtt(const Message& m, const Qp& q, double& slowest) {
     const int job = q.job == 0 ? 0 : jobs_[q.job - 1U].id;
     TimePs rtt = 0;
     slowest = line_rate(src);
-    if (const auto* plan = planned(src, dst, q.channel, job)) {
+    if (const auto* plan = planned(src, dst, q.channel, job, m.tag.step)) {
         scratch_ = *plan;
     } else if (!walk(src, dst, ports_word(m, false), scratch_)) {
         return kPsPerUs;

@@ -395,8 +395,10 @@ class Model {
     std::uint32_t ports_word(const Message& m, bool reverse) const;
     bool walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
               std::vector<std::uint32_t>& path) const;
+    // Planned paths of an edge take turns by the step.
     const std::vector<std::uint32_t>* planned(std::uint32_t src, std::uint32_t dst,
-                                              std::uint32_t channel, int job) const;
+                                              std::uint32_t channel, int job,
+                                              std::uint32_t step) const;
     bool admit(Switch& s, std::uint32_t out, Packet& k);
     void release(Switch& s, const Packet& k);
     void sync(Switch& s);
@@ -510,7 +512,7 @@ class Model {
     };
     std::vector<PauseOrder> pauses_;  // PFC frames to send at the end of this event
     bool dynamic_lb_ = false;
-    std::map<std::array<std::uint32_t, 4>, std::vector<std::uint32_t>> planned_;
+    std::map<std::array<std::uint32_t, 4>, std::vector<std::vector<std::uint32_t>>> planned_;
     std::vector<DropRule> drops_;
     std::vector<Rng> red_rng_, mark_rng_, loss_rng_;
     std::uint8_t classes_ = 1 << 3;
