@@ -16,6 +16,7 @@ import grpc
 import typer
 from rich.console import Console, RenderableType
 
+from ringstep.controller.advice import job_recommend
 from ringstep.controller.client import (
     DEFAULT_TARGET,
     Q_GATE_OFF,
@@ -58,11 +59,14 @@ controller_app = typer.Typer(
 switch_app = typer.Typer(
     help="Switches that the controller keeps programmed.", no_args_is_help=True
 )
-job_app = typer.Typer(help="Training jobs: register, watch, release.", no_args_is_help=True)
+job_app = typer.Typer(
+    help="Training jobs: recommend, register, watch, release.", no_args_is_help=True
+)
 app = typer.Typer(help="Controller, switches and jobs.", no_args_is_help=True)
 app.add_typer(controller_app, name="controller")
 app.add_typer(switch_app, name="switch")
 app.add_typer(job_app, name="job")
+job_app.command("recommend")(job_recommend)
 
 
 def _fail(text: str, status: int) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Rates, delays and MAC addresses as people write them in a topology file."""
+"""Rates, delays, sizes and MAC addresses as people write them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from decimal import Decimal
 
 _RATE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)\s*(?:bps|bit/s|b/s)?\s*$")
 _DELAY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)\s*$")
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?B|B)\s*$")
 _RATE_FACTOR = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DELAY_FACTOR_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+_SIZE_FACTOR = {"B": 1, "kB": 1000, "kiB": 1024}
+for _power, _letter in enumerate("KMGT", start=1):
+    _SIZE_FACTOR[f"{_letter}B"] = 1000**_power
+    _SIZE_FACTOR[f"{_letter}iB"] = 1024**_power
 _MAC = re.compile(r"^[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}$")
 
 
@@ -50,6 +55,28 @@ def parse_delay_ns(value: object) -> int:
             "or a whole number of nanoseconds"
         )
     return int(Decimal(match.group(1)) * _DELAY_FACTOR_NS[match.group(2)])
+
+
+def parse_size_bytes(value: object) -> int:
+    """Return bytes, zero or more, from ``"8MiB"`` (2**20), ``"50KB"`` (1000) or a whole number.
+
+    Raises:
+        ValueError: not a size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f'{value!r} is negative; write a size such as "8MiB"')
+        return value
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(
+            f'{value!r} is not a size; write "8MiB" (MiB = 2**20 B), "50KB" (KB = 1000 B) or a '
+            "whole number of bytes"
+        )
+    exact = Decimal(match.group(1)) * _SIZE_FACTOR[match.group(2)]
+    if exact != int(exact):
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(exact)
 
 
 def parse_mac(value: object) -> int:

@@ -14,15 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from ringstep.fabric.units import format_rate, parse_delay_ns, parse_rate_bps
+from ringstep.fabric.units import format_rate, parse_delay_ns, parse_rate_bps, parse_size_bytes
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?B|B)\s*$")
-_SIZE_FACTOR = {"B": 1}
-for _power, _letter in enumerate("KMGT", start=1):
-    _SIZE_FACTOR[f"{_letter}B"] = 1000**_power
-    _SIZE_FACTOR[f"{_letter}iB"] = 1024**_power
-_SIZE_FACTOR["kB"] = 1000
-_SIZE_FACTOR["kiB"] = 1024
 _TIME_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 _LARGEST = 2**62
@@ -74,21 +67,7 @@ def parse_bytes(value: object) -> int:
     Raises:
         ValueError: not a size.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-        if size < 0:
-            raise ValueError(f'{value!r} is negative; write a size such as "8MiB"')
-    else:
-        match = _SIZE.match(value) if isinstance(value, str) else None
-        if match is None:
-            raise ValueError(
-                f'{value!r} is not a size; write "8MiB" (MiB = 2**20 B), "50KB" (KB = 1000 B) or a '
-                "whole number of bytes"
-            )
-        exact = Decimal(match.group(1)) * _SIZE_FACTOR[match.group(2)]
-        if exact != int(exact):
-            raise ValueError(f"{value!r} is not a whole number of bytes")
-        size = int(exact)
+    size = parse_size_bytes(value)
     if size >= _LARGEST:
         raise ValueError(f"{value!r} is beyond what the simulator counts (4 EiB); write less")
     return size

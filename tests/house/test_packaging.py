@@ -39,6 +39,7 @@ def test_wheel_built_from_tracked_files_alone_runs_elsewhere(tmp_path: Path) -> 
     assert "ringstep/p4build/ringstep_v1model.json" in names
     assert "ringstep/p4build/ringstep_v1model.p4info.txtpb" in names
     assert "ringstep/protocol/marker.py" in names
+    assert "ringstep/fabric/guidance.json" in names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
 
     unpacked = tmp_path / "site"

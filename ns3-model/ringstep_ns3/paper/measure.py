@@ -245,14 +245,23 @@ def _reduction(
         return None
     x = np.array([mine[seed] for seed in both], dtype=np.float64)
     y = np.array([theirs[seed] for seed in both], dtype=np.float64)
+    single = 100 * (1 - x / y)
+    return len(both), *reduction_pct(x, y, statistic), float(single.min()), float(single.max())
+
+
+def reduction_pct(
+    mine: Floats, theirs: Floats, statistic: Statistic
+) -> tuple[float, float | None, float | None]:
+    """Return by how many percent a statistic of ``mine`` is shorter, and its 95 % interval.
+
+    Both hold a value per seed, in the same order: resamples are paired. With fewer than 5 seeds
+    the interval is None, None.
+    """
 
     def shorter(picked: Picked) -> Floats:
-        return 100 * (1 - statistic(x[picked]) / statistic(y[picked]))
+        return 100 * (1 - statistic(mine[picked]) / statistic(theirs[picked]))
 
-    low, high = _interval(len(both), shorter)
-    single = 100 * (1 - x / y)
-    every = np.arange(len(both))
-    return len(both), float(shorter(every)), low, high, float(single.min()), float(single.max())
+    return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter)
 
 
 def _interval(
