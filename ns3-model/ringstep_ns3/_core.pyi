@@ -387,8 +387,10 @@ class SwitchConfig:
 
     ``buffer_bytes`` 0: unlimited (no drops, no PFC). ``red``: an entry per port rate; empty: RED
     is off; a rate without an entry is refused. ``lb``: ``"ecmp"`` (``"planned"`` says the same),
-    ``"flowlet"`` (gap
-    ``flowlet_gap_ns``) or ``"spray"`` (per packet, random); planned paths go before any of them.
+    ``"flowlet"`` (gap ``flowlet_gap_ns``), ``"spray"`` (per packet, random) or ``"least_loaded"``
+    (per message: at its first packet, the next hop that takes least time to send what it has
+    queued and what is still to come of messages that chose it, ``load_horizon_ns`` of each at
+    most; ties by hash); planned paths go before any of them.
     ``ecmp_hash``: ``"seeded"`` (by the simulation's seed and the node) or ``"ns3_compat"`` (by the
     node id only). ``marking``: ``"none"``, ``"marker"`` with ``marker_scope`` ``"port"`` or
     ``"switch"``, or ``"priority"`` (packets of the laggards' step go first, strictly).
@@ -404,6 +406,7 @@ class SwitchConfig:
         red: Sequence[RedEntry] = (),
         lb: str = "ecmp",
         flowlet_gap_ns: int = 50_000,
+        load_horizon_ns: int = 80_000,
         ecmp_hash: str = "seeded",
         marking: str = "none",
         marker_scope: str = "port",
@@ -415,6 +418,7 @@ class SwitchConfig:
     red: list[RedEntry]
     lb: str
     flowlet_gap_ns: int
+    load_horizon_ns: int
     ecmp_hash: str
     marking: str
     marker_scope: str

@@ -262,6 +262,7 @@ def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
         ],
         lb="ecmp" if table.lb == "planned" else table.lb,
         flowlet_gap_ns=table.flowlet_gap,
+        load_horizon_ns=table.load_horizon,
         ecmp_hash=table.ecmp_hash,
         marking=table.marking if name in prepared.marked else "none",
         marker_scope="switch" if prepared.scope is Scope.SWITCH else "port",

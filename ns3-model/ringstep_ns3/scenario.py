@@ -412,14 +412,18 @@ class SwitchTable(TomlTable):
     """Shared buffer; ``unlimited``: neither drops nor PFC."""
     pfc: Pfc = Pfc()
     red: RedTable = RedTable()
-    lb: Literal["ecmp", "planned", "flowlet", "spray"] = "ecmp"
-    """``planned``: ring edges pinned by ringstep.fabric's planner, ECMP for the rest."""
+    lb: Literal["ecmp", "planned", "flowlet", "spray", "least_loaded"] = "ecmp"
+    """``planned``: ring edges pinned by ringstep.fabric's planner, ECMP for the rest;
+    ``least_loaded``: each message at each switch by the next hop with the least to send."""
     plan: Literal["auto", "edge", "step"] = "auto"
     """What ``planned`` pins: one path per ring edge, or the paths of an edge in turn, a step each.
     ``auto``: ``step`` for jobs whose steps have queue pairs and source ports of their own
     (``qp_per_step`` or ``qp_pool`` with ``per_step`` ports), else ``edge``: a connection that
     changed its path would see its packets reordered."""
     flowlet_gap: Duration = 50_000
+    load_horizon: Time = 80_000
+    """``least_loaded``: a message that is still to come counts with as much as is sent in this
+    time, at most; without a limit steps would flee a long flow as if it took all of the link."""
     ecmp_hash: Literal["seeded", "ns3_compat"] = "seeded"
     """``ns3_compat``: seeded by the node number alone, so that no seed changes the paths."""
     marking: Literal["none", "marker", "priority"] = "none"

@@ -348,6 +348,7 @@ NB_MODULE(_core, m) {
         .field("red", &SwitchConfig::red)
         .field("lb", &SwitchConfig::lb)
         .field("flowlet_gap_ns", &SwitchConfig::flowlet_gap_ns)
+        .field("load_horizon_ns", &SwitchConfig::load_horizon_ns)
         .field("ecmp_hash", &SwitchConfig::ecmp_hash)
         .field("marking", &SwitchConfig::marking)
         .field("marker_scope", &SwitchConfig::marker_scope)

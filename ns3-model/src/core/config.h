@@ -128,6 +128,7 @@ struct SwitchConfig {
     std::vector<RedEntry> red;
     std::string lb = "ecmp";
     std::int64_t flowlet_gap_ns = 50'000;
+    std::int64_t load_horizon_ns = 80'000;
     std::string ecmp_hash = "seeded";
     std::string marking = "none";
     std::string marker_scope = "port";

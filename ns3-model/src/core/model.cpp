@@ -78,9 +78,11 @@ void SwitchConfig::check() const {
                 "must be below 4 GiB");
         require(r.p_max >= 0 && r.p_max <= 1, "red.p_max", r.p_max, "must lie in [0, 1]");
     }
-    require(lb == "ecmp" || lb == "planned" || lb == "flowlet" || lb == "spray", "lb", lb,
-            "must be \"ecmp\", \"flowlet\" or \"spray\"");
+    require(
+        lb == "ecmp" || lb == "planned" || lb == "flowlet" || lb == "spray" || lb == "least_loaded",
+        "lb", lb, "must be \"ecmp\", \"flowlet\", \"spray\" or \"least_loaded\"");
     require(flowlet_gap_ns >= 0, "flowlet_gap_ns", flowlet_gap_ns, "must not be negative");
+    require(load_horizon_ns >= 0, "load_horizon_ns", load_horizon_ns, "must not be negative");
     require(ecmp_hash == "seeded" || ecmp_hash == "ns3_compat", "ecmp_hash", ecmp_hash,
             "must be \"seeded\" or \"ns3_compat\"");
     require(marking == "none" || marking == "marker" || marking == "priority", "marking", marking,
@@ -161,6 +163,9 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
             s.flowlets.resize(4096);
         } else if (spec.config.lb == "spray") {
             s.lb = Switch::Lb::kSpray;
+        } else if (spec.config.lb == "least_loaded") {
+            s.lb = Switch::Lb::kLeastLoaded;
+            least_loaded_ = true;
         }
         s.spray = Rng(stream(Stream::kSpray, n));
         dynamic_lb_ |= s.lb != Switch::Lb::kEcmp;
@@ -207,6 +212,7 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
         planned_[{path.src, path.dst, path.channel, static_cast<std::uint32_t>(path.job)}]
             .push_back(path.links);
     for (const DropSpec& spec : net_.drops) drops_.push_back({spec});
+    if (least_loaded_) assigned_.resize(links_);
     plan_buffers();
 
     timer_source_ = 2 * links_;
@@ -864,6 +870,7 @@ std::uint32_t Model::choose(Switch& s, const Packet& k) {
     if (s.lb == Switch::Lb::kSpray)
         return hops[static_cast<std::uint32_t>(static_cast<std::uint64_t>(s.spray.next()) * n >>
                                                32)];
+    if (s.lb == Switch::Lb::kLeastLoaded) return least_loaded(s, k, hops, hash);
     Switch::Flowlet& f = s.flowlets[hash & 4095];
     const bool known = f.key == hash && f.link != kNone && (ports_[f.link].flags & kUp);
     if (!known || now_ - f.last > s.config->flowlet_gap_ns * kPsPerNs) {
@@ -873,6 +880,56 @@ std::uint32_t Model::choose(Switch& s, const Packet& k) {
     }
     f.last = now_;
     return f.link;
+}
+
+TimePs Model::load(std::uint32_t link, TimePs horizon) {
+    Port& p = ports_[link];
+    if (p.backlog && p.busy_until < now_) advance(link, now_ - 1);
+    std::uint32_t queued = 0;
+    for (int cls = 0; cls < kClasses; ++cls)
+        queued += queues_[static_cast<std::size_t>(link) * kClasses + cls].bytes;
+    const TimePs packet = tx_time(p, full_size_);
+    TimePs time = tx_time(p, queued);
+    for (const auto id : assigned_[link]) {
+        std::uint32_t seen = messages_[id].begin;
+        for (const Lane& lane : lanes_[id])
+            if (lane.link == link) seen = std::max(seen, lane.seen);
+        time += std::min(horizon, (messages_[id].end - seen) * packet);
+    }
+    return time;
+}
+
+std::uint32_t Model::least_loaded(const Switch& s, const Packet& k,
+                                  std::span<const std::uint32_t> hops, std::uint32_t hash) {
+    const Message& m = messages_[k.message];
+    // A duplicate may come after its message is done and the slot is another's.
+    const bool mine = m.live && m.qp == k.qp && k.psn >= m.begin && k.psn < m.end;
+    if (!mine || k.hop >= kMaxHops) return hops[hash % hops.size()];
+    Lane& lane = lanes_[k.message][k.hop];
+    if (std::find(hops.begin(), hops.end(), lane.link) == hops.end()) {
+        if (lane.link != kNone) std::erase(assigned_[lane.link], k.message);
+        TimePs least = kNever;
+        scratch_.clear();
+        for (const auto link : hops) {
+            const TimePs here = load(link, s.config->load_horizon_ns * kPsPerNs);
+            if (here < least) {
+                least = here;
+                scratch_.clear();
+            }
+            if (here == least) scratch_.push_back(link);
+        }
+        lane.link = scratch_[hash % scratch_.size()];
+        assigned_[lane.link].push_back(k.message);
+    }
+    lane.seen = std::max(lane.seen, k.psn + 1);
+    return lane.link;
+}
+
+void Model::leave_lanes(std::uint32_t message) {
+    for (Lane& lane : lanes_[message]) {
+        if (lane.link != kNone) std::erase(assigned_[lane.link], message);
+        lane = Lane{};
+    }
 }
 
 void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
@@ -889,7 +946,6 @@ void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
     } else {
         out = k.path[k.hop];
     }
-    ++k.hop;
     if (out == kNone || !(ports_[out].flags & kUp)) [[unlikely]] {
         k.flags |= kByHop;
         out = choose(switches_[ports_[link].peer], k);
@@ -898,6 +954,7 @@ void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
             return;
         }
     }
+    ++k.hop;
     if (any_laggards_ && k.kind == PacketKind::kData) [[unlikely]]
         classify(k, out);
     if ((ports_[out].flags & kMmu) && k.cls != 0) {
@@ -1179,6 +1236,7 @@ void Model::post(std::uint32_t qp, std::int64_t bytes, std::uint32_t sport, cons
     m.end = q.snd_end + static_cast<std::uint32_t>(count);
     q.snd_end = m.end;
     lay_paths(m, q);
+    if (least_loaded_) lanes_.resize(messages_.size());
     if (q.head == kNone) {
         q.head = id;
     } else {
@@ -1678,6 +1736,7 @@ void Model::complete(std::uint32_t qp) {
         const std::int64_t bytes = m.bytes;
         const bool over = q.messages_left != 0 && --q.messages_left == 0;
         if (sc_.flows) note_flow(m, q);
+        if (least_loaded_) leave_lanes(id);
         free_messages_.push_back(id);
         if (over) free_qp(qp);
         if (sink_ != nullptr) sink_->on_acked(tag, bytes);

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -223,7 +224,7 @@ class Model {
         bool always_eager = false;
         bool strict_laggards = false;
         std::uint32_t hash_seed = 0;
-        enum class Lb : std::uint8_t { kEcmp, kFlowlet, kSpray } lb = Lb::kEcmp;
+        enum class Lb : std::uint8_t { kEcmp, kFlowlet, kSpray, kLeastLoaded } lb = Lb::kEcmp;
         Rng spray;
         struct Flowlet {
             std::uint32_t key = 0;
@@ -266,6 +267,12 @@ class Model {
         std::uint8_t lag_decided = 0;  // by hop
         std::uint8_t lag_high = 0;
         std::uint64_t number = 0;  // in the order of posting, from 0
+    };
+
+    // Least loaded: the egress of a message at one switch of its path.
+    struct Lane {
+        std::uint32_t link = kNone;
+        std::uint32_t seen = 0;  // one past the highest packet that came
     };
 
     // Flags of packets at and above a base, for reordering windows of any width.
@@ -389,6 +396,10 @@ class Model {
     // switches
     void switch_receive(std::uint32_t link, std::uint32_t id);
     std::uint32_t choose(Switch& s, const Packet& k);
+    std::uint32_t least_loaded(const Switch& s, const Packet& k,
+                               std::span<const std::uint32_t> hops, std::uint32_t hash);
+    TimePs load(std::uint32_t link, TimePs horizon);
+    void leave_lanes(std::uint32_t message);
     void classify(Packet& k, std::uint32_t out);
     std::uint32_t ecmp(std::uint32_t node, std::uint32_t from, std::uint32_t to,
                        std::uint32_t ports) const;
@@ -512,6 +523,9 @@ class Model {
     };
     std::vector<PauseOrder> pauses_;  // PFC frames to send at the end of this event
     bool dynamic_lb_ = false;
+    bool least_loaded_ = false;                         // at some switch
+    std::vector<std::array<Lane, kMaxHops>> lanes_;     // by message and hop
+    std::vector<std::vector<std::uint32_t>> assigned_;  // by link: messages that leave by it
     std::map<std::array<std::uint32_t, 4>, std::vector<std::vector<std::uint32_t>>> planned_;
     std::vector<DropRule> drops_;
     std::vector<Rng> red_rng_, mark_rng_, loss_rng_;
