@@ -8,11 +8,6 @@
 
 typedef bit<9> port_t;
 
-enum bit<8> Kind {
-    SMALL = 7,
-    LARGE = 200
-}
-
 header todo_t {
     bit<8> code;
     bit<8> passes;
@@ -48,8 +43,8 @@ struct metadata_t {
 struct learned_t {
     bit<8>  code;
     bit<9>  port;
-    Kind    kind;
-    bool    last;
+    bit<8>  kind;
+    bit<1>  last;
     bit<48> wide;
 }
 
@@ -112,11 +107,11 @@ control CopiesIngress(inout headers_t hdr, inout metadata_t meta,
     }
     action learn(port_t port, bit<1> last) {
         standard_metadata.egress_spec = port;
-        Kind kind = Kind.SMALL;
+        bit<8> kind = 7;
         if (standard_metadata.packet_length > 64) {
-            kind = Kind.LARGE;
+            kind = 200;
         }
-        digest<learned_t>(1, {hdr.todo.code, standard_metadata.ingress_port, kind, last == 1,
+        digest<learned_t>(1, {hdr.todo.code, standard_metadata.ingress_port, kind, last,
                               0x010203040506});
     }
 

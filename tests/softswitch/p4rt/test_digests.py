@@ -54,8 +54,8 @@ def learned(code: int, port: int = 3, kind: int = 7, last: bool = False) -> p4d.
             members=[
                 p4d.P4Data(bitstring=bytes([code])),
                 p4d.P4Data(bitstring=port.to_bytes(1 + (port > 255), "big")),
-                p4d.P4Data(enum_value=bytes([kind])),
-                p4d.P4Data(bool=last),
+                p4d.P4Data(bitstring=bytes([kind])),
+                p4d.P4Data(bitstring=bytes([last])),
                 p4d.P4Data(bitstring=wide.to_bytes(6, "big")),
             ]
         )
@@ -312,10 +312,12 @@ TYPES = """
 structs { key: "s" value {
   members { name: "a" type_spec { bitstring { bit { bitwidth: 12 } } } }
   members { name: "b" type_spec { tuple {
-    members { bool {} } members { enum { name: "e" } } members { error {} } } } }
+    members { bool {} } members { enum { name: "e" } } members { error {} }
+    members { serializable_enum { name: "u" } } } } }
   members { name: "c" type_spec { new_type { name: "n" } } }
 } }
 enums { key: "e" value { members { name: "ONE" } members { name: "TWO" } } }
+serializable_enums { key: "u" value { underlying_type { bitwidth: 10 } } }
 error { members: "NoError" members: "PacketTooShort" }
 new_types { key: "n" value { original_type { bitstring { bit { bitwidth: 9 } } } } }
 new_types { key: "t" value { translated_type { sdn_string {} } } }
@@ -333,16 +335,17 @@ def layout(spec: str) -> Layout:
 
 def test_values_take_the_shape_of_their_type() -> None:
     made = layout('struct { name: "s" }')
-    assert made.widths == (12, 1, 32, 32, 9)
+    assert made.widths == (12, 1, 32, 32, 10, 9)
     expected = """
       struct {
         members { bitstring: "\\017\\377" }
         members { tuple { members { bool: true } members { enum: "TWO" }
-                          members { error: "PacketTooShort" } } }
+                          members { error: "PacketTooShort" }
+                          members { enum_value: "\\003\\000" } } }
         members { bitstring: "\\000" }
       }
     """
-    assert made.encode((0xFFF, 1, 1, 1, 0)) == text_format.Parse(expected, p4d.P4Data())
+    assert made.encode((0xFFF, 1, 1, 1, 0x300, 0)) == text_format.Parse(expected, p4d.P4Data())
 
 
 def test_a_value_without_a_name_is_its_number() -> None:
