@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
 
-.PHONY: demo test check unit sim p4 vectors bench clean help
+.PHONY: demo test check unit clients sim p4 vectors bench clean help
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -21,8 +21,19 @@ check: $(VENV)/.installed-sim
 	$(BIN)/mypy
 	$(BIN)/python p4src/compile.py --check
 
-unit: $(VENV)/.installed-sim
+unit: $(VENV)/.installed-sim clients
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+# Clients that others wrote drive the software switch. Each pins what this project cannot share.
+CLIENTS := p4runtime-shell p4net
+
+clients: $(CLIENTS:%=$(VENV)-%/.installed) ## Environments of the foreign P4Runtime clients
+
+$(VENV)-%/.installed: tests/softswitch/clients/%.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check \
+	    --requirement $<
+	@touch $@
 
 vectors: $(VENV)/.installed-test ## Write the golden vectors anew from the reference marker
 	$(BIN)/python tests/vectors/generate.py
@@ -57,4 +68,4 @@ $(VENV)/.installed-sim: $(SIM_SOURCES) | $(VENV)/.installed-test
 	@touch $@
 
 clean: ## Remove the environment and results
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS:%=$(VENV)-%) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ringstep.protocol.limits import DROP_PORT
-from ringstep.softswitch.errors import UnsupportedConstruct
+from ringstep.softswitch.errors import PipelineError, UnsupportedConstruct
 from ringstep.softswitch.expressions import Value, constant
 from ringstep.softswitch.hashes import ALGORITHMS
+from ringstep.softswitch.meters import RED
 from ringstep.softswitch.model import (
     Calculation,
     Call,
@@ -20,6 +21,7 @@ from ringstep.softswitch.model import (
     Statement,
 )
 from ringstep.softswitch.pyir import Assign, Body, Branch, Effect
+from ringstep.softswitch.replication import MAX_SESSION
 from ringstep.softswitch.scope import Scope, choose
 
 
@@ -122,10 +124,51 @@ class Statements:
         ]
 
     def _do_mark_to_drop(self, call: Call) -> Body:
-        spec = self._scope.egress_spec()
-        return self.assign(spec, constant(DROP_PORT))
+        # The metadata header is an argument: it may be a copy of standard_metadata.
+        header = self._scope.program.headers[call.args[0].name]
+        if "egress_spec" not in header.fields:
+            raise PipelineError(f"mark_to_drop: {header.name!r} has no egress_spec ({call.where})")
+        body = self.assign(FieldRef(header.name, "egress_spec"), constant(DROP_PORT))
+        if self._scope.multicast is not None and "mcast_grp" in header.fields:
+            body += self.assign(FieldRef(header.name, "mcast_grp"), constant(0))
+        return body
 
-    _do_drop = _do_mark_to_drop
+    def _do_drop(self, call: Call) -> Body:
+        body = self.assign(self._scope.egress_spec(), constant(DROP_PORT))
+        if self._scope.multicast is not None:
+            body += self.assign(self._scope.multicast, constant(0))
+        return body
+
+    def _do_clone_ingress_pkt_to_egress(self, call: Call) -> Body:
+        # Either primitive clones at the end of the control that it is called in.
+        session = self._data(call.args[0], call)
+        valid = MAX_SESSION + 1
+        return [
+            Assign(
+                self._scope.request("clone_session"),
+                str(session.constant & MAX_SESSION | valid)
+                if session.constant is not None
+                else f"{session.inner} & {MAX_SESSION:#x} | {valid:#x}",
+            ),
+            Assign(self._scope.request("clone_list"), str(call.args[1])),
+        ]
+
+    _do_clone_egress_pkt_to_egress = _do_clone_ingress_pkt_to_egress
+
+    def _do_resubmit(self, call: Call) -> Body:
+        return [Assign(self._scope.request("resubmit_list"), str(call.args[0]))]
+
+    def _do_recirculate(self, call: Call) -> Body:
+        return [Assign(self._scope.request("recirculate_list"), str(call.args[0]))]
+
+    def _do_generate_digest(self, call: Call) -> Body:
+        return [Assign(self._scope.request("learn_list"), str(call.args[1]))]
+
+    def _do_truncate(self, call: Call) -> Body:
+        # Of several lengths the shortest counts.
+        length = self._data(call.args[0], call)
+        so_far = self._scope.request("truncate_to")
+        return [Assign(so_far, f"min({so_far} or {length.inner} + 1, {length.inner} + 1)")]
 
     def _do_no_op(self, call: Call) -> Body:
         return []
@@ -198,6 +241,29 @@ class Statements:
             return increments(at.text)
         name = self._scope.expr.temporary()
         return [Branch([(f"0 <= ({name} := {at.text}) < {definition.size}", increments(name))])]
+
+    def _do_execute_meter(self, call: Call) -> Body:
+        meter, index, target = call.args
+        definition = self._scope.program.meters[meter.name]
+        if definition.table is not None:
+            return []
+        execute = self._scope.bind("meter", meter.name, f"METER_{meter.name}")
+        at = self._data(index, call)
+        if self._in_bounds(at, definition.size):
+            return self.metered(target, f"{execute}({at.text}, len(data), now)")
+        name = self._scope.expr.temporary()
+        inside = self.metered(target, f"{execute}({name}, len(data), now)")
+        return [Branch([(f"0 <= ({name} := {at.text}) < {definition.size}", inside)])]
+
+    def metered(self, target: FieldRef, colour: str) -> Body:
+        """`target` takes a colour, which must be asked for even where nobody reads it."""
+        kind = self._scope.program.field(target)
+        stored = self._scope.expr.store(Value(colour, 0, RED), kind)
+        variable = self._scope.field_var(target)
+        body: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
+        if not self._scope.program.headers[target.header].metadata:
+            body.append(Assign(self._scope.dirty_var(target.header), "1"))
+        return body
 
     def _do_modify_field_rng_uniform(self, call: Call) -> Body:
         target, low, high = call.args
