@@ -340,7 +340,8 @@ def _end_if_interrupted(reports: Sequence[Report], folder: Path) -> None:
 @app.command("study")
 def study_command(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Studies; none: list them.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Studies; none: list them.", show_default=False),
     ] = None,
     scale: Annotated[
         Literal["small", "full"], typer.Option("--scale", help="Whole, or a form of seconds.")
