@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -93,6 +94,8 @@ class Model {
     void add_job(int job_id, const std::optional<MarkerParams>& marker, std::uint8_t prio);
     void use_class(std::uint8_t prio);  // a PFC class that carries data
     void set_policy(std::uint32_t switch_node, MarkingPolicy policy);
+    void set_planned(int job_id, bool on);
+    void set_marker(std::uint16_t job, const MarkerParams& params);  // job: index + 1
     std::vector<std::string> warnings() const;
     void set_sink(MessageSink* sink) { sink_ = sink; }
     void start();  // when all is known, before the first event
@@ -123,6 +126,11 @@ class Model {
     bool run_before(const std::int64_t& limit_ns, std::uint64_t budget);
     void stop() { stop_ = true; }
     void clear_stop() { stop_ = false; }
+    // Ends the run after the event under way, where nobody may leave in the middle of it.
+    void fail(std::exception_ptr why) {
+        if (!failure_) failure_ = std::move(why);
+        stop_ = true;
+    }
 
     void apply(const LinkEventSpec& event);
 
@@ -463,7 +471,7 @@ class Model {
     bool has_int_ = false;
     bool started_ = false;
     bool stop_ = false;
-    std::exception_ptr failure_;  // of a marking policy
+    std::exception_ptr failure_;  // of a callback
     int window_mode_ = 0;         // 0 none, 1 BDP, 2 variable
     TimePs rto_ = 0;
     TimePs nak_interval_ = 0;
@@ -509,6 +517,7 @@ class Model {
     std::vector<PauseOrder> pauses_;  // PFC frames to send at the end of this event
     bool dynamic_lb_ = false;
     std::map<std::array<std::uint32_t, 4>, std::vector<std::uint32_t>> planned_;
+    std::set<int> unplanned_;  // ids of jobs that do not take them
     std::vector<DropRule> drops_;
     std::vector<Rng> red_rng_, mark_rng_, loss_rng_;
     std::uint8_t classes_ = 1 << 3;
