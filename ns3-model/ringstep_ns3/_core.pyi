@@ -810,6 +810,26 @@ class Simulation:
         """
     def at(self, time_ns: int, action: Callable[[], None]) -> None:
         """Call ``action`` at ``time_ns`` as an event of ns-3's simulator."""
+    def on_operation(self, action: Callable[[int, int, int], None] | None) -> None:
+        """Call ``action(job_id, op, time_ns)`` when the last rank is done with an operation.
+
+        At that rank nothing that waits for the operation has begun then; other ranks may be ahead.
+        An exception in it ends the run and comes out of :meth:`run`.
+        """
+    def set_planned(self, job: int, on: bool) -> None:
+        """Say whether a job (by its id) takes its planned paths; messages under way keep theirs.
+
+        Jobs take them unless told otherwise. May be called during the run.
+
+        Raises ValueError: no such job.
+        """
+    def set_marker(self, job: int, params: MarkerParams) -> None:
+        """Replace the parameters of a job's marker on all switches; its state stays.
+
+        May be called during the run.
+
+        Raises ValueError: no such job, it was added without a marker, or parameters out of range.
+        """
     def path(self, src: int, dst: int, sport: int, *, channel: int = 0, job: int = 0) -> list[int]:
         """Return the directed links that a packet would take now (ECMP or planned)."""
     def run(

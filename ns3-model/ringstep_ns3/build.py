@@ -11,6 +11,7 @@ from ringstep.fabric.tomlfile import Location
 from ringstep.protocol.marker import MarkerParams, ProgressMode, Scope
 from ringstep_ns3 import _core
 from ringstep_ns3.jobs import PlacedJob
+from ringstep_ns3.loop import JobLoop
 from ringstep_ns3.prepare import Prepared
 from ringstep_ns3.scenario import Cc, DcqcnKeys, Scenario, ScenarioError
 from ringstep_ns3.severed import severed
@@ -52,6 +53,7 @@ class Built:
     simulation: _core.Simulation
     warnings: tuple[str, ...]
     policies: tuple[str, ...] = ()
+    loops: tuple[JobLoop, ...] = ()
 
 
 def build(prepared: Prepared) -> Built:
@@ -84,7 +86,8 @@ def build(prepared: Prepared) -> Built:
     for src, dst in prepared.rate_pairs:
         simulation.trace_rate(src, dst)
     _start_late(prepared, simulation)
-    return Built(prepared, simulation, (*_warnings(prepared), *simulation.warnings()))
+    warnings = (*_warnings(prepared), *simulation.warnings())
+    return Built(prepared, simulation, warnings, loops=_loops(prepared, simulation))
 
 
 def with_policies(built: Built, policies: Mapping[str, Policy]) -> Built:
@@ -115,6 +118,46 @@ def _refused(scenario: Scenario, location: Location) -> Iterator[None]:
         findings = scenario.findings()
         findings.add(location, str(error))
         findings.raise_if_any()
+
+
+def _loops(prepared: Prepared, simulation: _core.Simulation) -> tuple[JobLoop, ...]:
+    """The closed loops, each job with its first arm."""
+    if not prepared.loops:
+        return ()
+    loops = tuple(
+        JobLoop(job.job_id, len(job.ops), job.start_ns, plan)
+        for job, plan in zip(prepared.jobs, prepared.loops, strict=True)
+    )
+    for loop in loops:
+        take_arm(simulation, loop)
+    return loops
+
+
+def take_arm(simulation: _core.Simulation, loop: JobLoop) -> None:
+    """Let what the job sends from now on take the arm of the epoch under way."""
+    settings = loop.settings
+    simulation.set_planned(loop.job, settings.planned)
+    if settings.marker is not None:
+        simulation.set_marker(loop.job, _marker(settings.marker))
+
+
+@contextmanager
+def closed_loops(built: Built) -> Iterator[None]:
+    """Let the loops follow the run inside the block."""
+    if not built.loops:
+        yield
+        return
+    simulation, loops = built.simulation, {loop.job: loop for loop in built.loops}
+
+    def on_operation(job: int, op: int, time_ns: int) -> None:
+        if loops[job].done(op, time_ns):
+            take_arm(simulation, loops[job])
+
+    simulation.on_operation(on_operation)
+    try:
+        yield
+    finally:
+        simulation.on_operation(None)
 
 
 def _start_late(prepared: Prepared, simulation: _core.Simulation) -> None:

@@ -464,6 +464,9 @@ def _show(results: Results, folder: Path) -> None:
         console.print(table)
     if len(summary["jobs"]) > 20:
         console.print(f"... {len(summary['jobs']) - 20} more jobs in jobs.parquet")
+    for job in summary["jobs"][:20]:
+        if loop := job.get("loop"):
+            _show_loop(console, job["name"], loop)
     background = summary["background"]
     if background["flows"]:
         fct = background["fct_ns"]
@@ -490,6 +493,20 @@ def _show(results: Results, folder: Path) -> None:
         f"simulated {_milliseconds(summary['sim_time_ns'])} ms in {timing['wall_s']:.2f} s"
         + (f" ({speed / 1e6:.2f} M hops/s)" if speed else "")
         + f"; results in {folder}"
+    )
+
+
+def _show_loop(console: Console, name: str, loop: dict[str, Any]) -> None:
+    """What the closed loop of a job did, in two lines."""
+    total = max(loop["time_ns"], 1)
+    shares = ", ".join(
+        f"{arm} {found['epochs']} ({100 * found['time_ns'] / total:.0f} % of the time)"
+        for arm, found in loop["arms"].items()
+        if found["epochs"]
+    )
+    console.print(f"loop of {name}: {loop['epochs']} epochs: {shares}", markup=False)
+    console.print(
+        f"  {loop['reason']}; booked {loop['booked_epochs']:+.2f} safe epochs", markup=False
     )
 
 

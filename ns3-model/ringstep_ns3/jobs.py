@@ -140,6 +140,11 @@ class PlacedJob:
         """Step indices that the whole program uses."""
         return sum(op.steps(len(self.hosts)) for op in self.ops)
 
+    @property
+    def iteration_ops(self) -> int:
+        """Operations of one iteration; those of an iteration stand together in ``ops``."""
+        return len(self.ops) // self.table.iterations
+
 
 def place_jobs(
     scenario: Scenario, graph: Graph, seed: int, findings: Findings

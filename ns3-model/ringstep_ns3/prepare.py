@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 
 from ringstep.fabric.pathgraph import PlanError
 from ringstep.fabric.planner import Demand, EdgeKey, plan_paths
+from ringstep.fabric.tomlfile import Location
 from ringstep.fabric.turns import turned, turns
 from ringstep.protocol.limits import STEP_BITS_MAX
+from ringstep.protocol.loop import Arm, ClosedLoop, LoopParams
 from ringstep.protocol.marker import PROFILES, MarkerParams, ProgressMode, Scope, k_fixed
 from ringstep.protocol.tag import TagLayout
 from ringstep_ns3.background import FlowList, make_flows
 from ringstep_ns3.jobs import PlacedJob, packets_of_steps, place_jobs, step_bits
+from ringstep_ns3.loop import LOOP_KEYS, ArmPlan, LoopPlan
 from ringstep_ns3.red import RedThresholds, red_rows
 from ringstep_ns3.scenario import Job, MarkerTable, Scenario
+from ringstep_ns3.streams import Stream
 from ringstep_ns3.tomldoc import Findings
 from ringstep_ns3.topology import Graph, make_graph, nearest
 
@@ -72,6 +76,8 @@ class Prepared:
     scope: Scope
     markers: tuple[MarkerParams | None, ...]
     """Per job; None: unknown to the marker."""
+    loops: tuple[LoopPlan, ...]
+    """Per job; empty: no closed loop."""
     paths: tuple[PlannedPath, ...]
     events: tuple[LinkEvent, ...]
     drops: tuple[DropRule, ...]
@@ -98,6 +104,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     marked = _marked(scenario, graph, findings)
     scope, markers = _markers(scenario, jobs, findings)
     _check_trial(scenario, markers, red, findings)
+    loops = _loops(scenario, jobs, markers, seed, findings)
     events = _events(scenario, graph, findings)
     drops = _drops(scenario, graph, findings)
     pairs = _rate_pairs(scenario, graph, findings)
@@ -114,6 +121,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         marked,
         scope,
         markers,
+        loops,
         paths,
         events,
         drops,
@@ -238,6 +246,99 @@ def _check_trial(
             f"{trial.min_lead} steps: the tag tells at most {least - 1} ahead from behind; write "
             "less",
         )
+
+
+def _loops(
+    scenario: Scenario,
+    jobs: Sequence[PlacedJob],
+    markers: Sequence[MarkerParams | None],
+    seed: int,
+    findings: Findings,
+) -> tuple[LoopPlan, ...]:
+    """What the closed loop of each job chooses from; none where something is wrong."""
+    table = scenario.loop
+    if not table.enabled:
+        return ()
+    good = _loop_fits(scenario, jobs, findings)
+    plans = []
+    for job, marker in zip(jobs, markers, strict=True):
+        arms = {}
+        for i, arm in enumerate(table.arm):
+            where: Location = ("loop", "arm", i)
+            if arm.marker and good and not job.table.marked:
+                findings.add(where, f"{arm.name!r} marks, but job {job.name!r} has marked = false")
+                good = False
+            own = {
+                key: getattr(arm, key) for key in ("k", "q_gate") if getattr(arm, key) is not None
+            }
+            params = marker
+            try:
+                if marker is not None:
+                    table_of_arm = scenario.marker.model_copy(update=own)
+                    changed = marker_params(table_of_arm, job.table, marker.packets_per_step)
+                    params = replace(changed, enabled=arm.marker)
+            except ValueError as error:
+                findings.add(where, str(error))
+                good = False
+            arms[arm.name] = ArmPlan(arm.planned, params)
+        if good:
+            values = {key: getattr(table, key) for key in LOOP_KEYS}
+            values["seed"] = Stream(seed, f"loop:{job.name}").below(1 << 31)
+            plans.append(
+                LoopPlan(
+                    arms,
+                    table.safe,
+                    table.start,
+                    LoopParams(**values),
+                    job.iteration_ops * table.epoch,
+                )
+            )
+    return tuple(plans)
+
+
+def _loop_fits(scenario: Scenario, jobs: Sequence[PlacedJob], findings: Findings) -> bool:
+    """Check the loop's table against itself, [switch], [marker] and the jobs."""
+    table, switch = scenario.loop, scenario.switch
+    found: list[tuple[Location, str]] = []
+    try:
+        ClosedLoop(
+            [Arm(arm.name) for arm in table.arm],
+            table.safe,
+            table.start,
+            **{key: getattr(table, key) for key in LOOP_KEYS},
+        )
+    except ValueError as error:
+        found.append((("loop",), str(error)))
+    for i, arm in enumerate(table.arm):
+        where: Location = ("loop", "arm", i)
+        if arm.planned and switch.lb != "planned":
+            found.append(
+                (where, f'{arm.name!r} needs switch.lb = "planned", which is {switch.lb!r}')
+            )
+        if arm.marker and switch.marking != "marker":
+            found.append(
+                (
+                    where,
+                    f'{arm.name!r} needs switch.marking = "marker", which is {switch.marking!r}',
+                )
+            )
+        if not arm.marker and (arm.k, arm.q_gate) != (None, None):
+            found.append((where, f"{arm.name!r}: 'k' and 'q_gate' go with marker = true"))
+    if scenario.marker.start:
+        found.append(
+            (("marker", "start"), "goes without [loop], which switches the marker; take it out")
+        )
+    if jobs and all(job.table.iterations < 2 * table.epoch for job in jobs):
+        found.append(
+            (
+                ("loop", "epoch"),
+                f"{table.epoch} iterations, so that no job has two epochs; write job.iterations = "
+                f"{2 * table.epoch} or more",
+            )
+        )
+    for location, text in found:
+        findings.add(location, text)
+    return not found
 
 
 def _marked(scenario: Scenario, graph: Graph, findings: Findings) -> frozenset[str]:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from ringstep.fabric.tomlfile import FileError, TomlTable, read_text
+from ringstep.protocol.loop import LoopParams
 from ringstep_ns3.tomldoc import (
     Document,
     Findings,
@@ -532,6 +533,57 @@ class MarkerTable(TomlTable):
     trial: Annotated[TrialTable | None, AfterValidator(_none_where_all_off)] = None
 
 
+# --- Closed loop ------------------------------------------------------------------------------
+
+_LOOP: Final = LoopParams()
+
+
+class LoopArm(TomlTable):
+    """``[[loop.arm]]``: a way to run a job."""
+
+    name: Annotated[str, Field(min_length=1)]
+    planned: bool = False
+    """Takes planned paths, with ``switch.lb = "planned"``; else ECMP."""
+    marker: bool = False
+    """The marker marks, with ``switch.marking = "marker"``; else it follows only."""
+    k: Share | None = None
+    """Instead of that of [marker]."""
+    q_gate: Annotated[int | str | None, BeforeValidator(_parse_gate)] = None
+    """Instead of that of [marker]."""
+
+
+class LoopTable(TomlTable):
+    """``[loop]``: per job, tries arms in epochs and keeps what proves better (docs/closed-loop.md).
+
+    [switch] says what the fabric can do, an arm what of it a job uses. Keys from ``budget`` on are
+    those of :class:`ringstep.protocol.loop.LoopParams`.
+    """
+
+    enabled: bool = False
+    arm: tuple[LoopArm, ...] = (
+        LoopArm(name="safe"),
+        LoopArm(name="planned", planned=True),
+        LoopArm(name="planned+marker", planned=True, marker=True),
+        LoopArm(name="marker", marker=True),
+    )
+    """In order of preference, the simplest first."""
+    safe: str = "safe"
+    """Name of the arm that the others are measured against."""
+    start: str = "safe"
+    """Name of the arm in force at the start."""
+    epoch: Count = 1
+    """Iterations of a job per epoch."""
+    budget: Share = _LOOP.budget
+    startup: Count = _LOOP.startup
+    """In epochs."""
+    worst: Share = _LOOP.worst
+    worth: Share = _LOOP.worth
+    confidence: Share = _LOOP.confidence
+    check: Count = _LOOP.check
+    patience: Count = _LOOP.patience
+    rest: Count = _LOOP.rest
+
+
 # --- Jobs -------------------------------------------------------------------------------------
 
 CollectiveKind = Literal[
@@ -812,6 +864,7 @@ class Scenario(TomlTable):
     cc: Cc = Cc()
     switch: SwitchTable = SwitchTable()
     marker: MarkerTable = MarkerTable()
+    loop: LoopTable = LoopTable()
     job: tuple[Job, ...] = ()
     background: tuple[BackgroundFlows, ...] = ()
     imbalance: tuple[Imbalance, ...] = ()
@@ -907,9 +960,12 @@ class Scenario(TomlTable):
     def content_hash(self, seed: int) -> str:
         """Return 16 hexadecimal digits that name this experiment with this seed.
 
-        Names and descriptions do not count; files that the scenario refers to do, by content.
+        Names, descriptions and a loop that is off do not count; files that the scenario refers to
+        do, by content.
         """
         content = self.to_dict()
+        if not self.loop.enabled:
+            content.pop("loop")
         for key in ("name", "description", "seed"):
             content.pop(key, None)
         text = json.dumps([FORMAT, content, seed, self._file_hashes()], sort_keys=True)

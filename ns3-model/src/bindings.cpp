@@ -541,6 +541,22 @@ NB_MODULE(_core, m) {
                 });
             },
             "time_ns"_a, "action"_a)
+        .def(
+            "on_operation",
+            [](Simulation& s, nb::object action) {
+                if (action.is_none()) {
+                    s.on_operation({});
+                    return;
+                }
+                s.on_operation(
+                    [held = hold(action)](int job, std::uint32_t op, std::int64_t time_ns) {
+                        nb::gil_scoped_acquire gil;
+                        (*held)(job, op, time_ns);
+                    });
+            },
+            "action"_a.none())
+        .def("set_planned", &Simulation::set_planned, "job"_a, "on"_a)
+        .def("set_marker", &Simulation::set_marker, "job"_a, "params"_a)
         .def("path", &Simulation::path, "src"_a, "dst"_a, "sport"_a, nb::kw_only(), "channel"_a = 0,
              "job"_a = 0)
         .def(

@@ -52,6 +52,7 @@ struct Job::OpState {
     std::vector<std::uint32_t> needs;  // by rank: operations before it that are not done
     std::vector<std::uint32_t> then;
     std::vector<TimePs> start, end;   // by rank
+    std::size_t left = 0;             // ranks not done
     std::vector<StepRecord> records;  // [ring][step]
 
     std::uint32_t base_of(std::uint32_t s) const {
@@ -161,6 +162,7 @@ Job::Job(const JobSpec& spec, std::uint16_t index, JobNetwork& network, bool kee
         s.needs.assign(ranks_, static_cast<std::uint32_t>(spec_.ops[i].after.size()));
         s.start.assign(ranks_, kNever);
         s.end.assign(ranks_, kNever);
+        s.left = ranks_;
         expand(i);
         s.step_base = base;
         base += s.steps;
@@ -436,6 +438,7 @@ void Job::finish_op(std::uint32_t op, std::int32_t rank) {
     OpState& s = *ops_[op];
     const auto r = static_cast<std::size_t>(rank);
     s.end[r] = network_.now();
+    if (--s.left == 0) network_.op_done(index_, op);
     if (--unfinished_ == 0) {
         ended_ = network_.now();
         network_.job_done(index_);

@@ -306,6 +306,25 @@ void Model::set_policy(std::uint32_t node, MarkingPolicy policy) {
     set_eager(s, s.always_eager || s.paused > 0);
 }
 
+void Model::set_planned(int job_id, bool on) {
+    if (on) {
+        unplanned_.erase(job_id);
+    } else {
+        unplanned_.insert(job_id);
+    }
+}
+
+void Model::set_marker(std::uint16_t job, const MarkerParams& params) {
+    params.check();
+    for (Switch& s : switches_) {
+        Marker* m = s.markers[job - 1U].get();
+        if (m == nullptr) continue;
+        MarkerParams own = params;
+        if (s.strict_laggards) own.enabled = false;
+        m->update(own);
+    }
+}
+
 double Model::line_rate(std::uint32_t node) const {
     return static_cast<double>(ports_[hosts_[index_of_[node]].nic].rate_bps);
 }
@@ -1011,9 +1030,7 @@ bool Model::mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs
         try {
             return s.policy(seen);
         } catch (...) {
-            // Nobody may leave in the middle of a departure: the run ends after this event.
-            if (!failure_) failure_ = std::current_exception();
-            stop_ = true;
+            fail(std::current_exception());
             return false;
         }
     }
@@ -1064,7 +1081,7 @@ std::uint32_t Model::ports_word(const Message& m, bool reverse) const {
 const std::vector<std::uint32_t>* Model::planned(std::uint32_t src, std::uint32_t dst,
                                                  std::uint32_t channel, int job,
                                                  std::uint32_t step) const {
-    if (planned_.empty()) return nullptr;
+    if (planned_.empty() || unplanned_.contains(job)) return nullptr;
     auto it = planned_.find({src, dst, channel, static_cast<std::uint32_t>(job)});
     if (it == planned_.end()) it = planned_.find({src, dst, channel, 0});
     if (it == planned_.end()) return nullptr;

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -95,6 +96,8 @@ class Model {
     void add_job(int job_id, const std::optional<MarkerParams>& marker, std::uint8_t prio);
     void use_class(std::uint8_t prio);  // a PFC class that carries data
     void set_policy(std::uint32_t switch_node, MarkingPolicy policy);
+    void set_planned(int job_id, bool on);
+    void set_marker(std::uint16_t job, const MarkerParams& params);  // job: index + 1
     std::vector<std::string> warnings() const;
     void set_sink(MessageSink* sink) { sink_ = sink; }
     void start();  // when all is known, before the first event
@@ -125,6 +128,11 @@ class Model {
     bool run_before(const std::int64_t& limit_ns, std::uint64_t budget);
     void stop() { stop_ = true; }
     void clear_stop() { stop_ = false; }
+    // Ends the run after the event under way, where nobody may leave in the middle of it.
+    void fail(std::exception_ptr why) {
+        if (!failure_) failure_ = std::move(why);
+        stop_ = true;
+    }
 
     void apply(const LinkEventSpec& event);
 
@@ -478,7 +486,7 @@ class Model {
     bool has_int_ = false;
     bool started_ = false;
     bool stop_ = false;
-    std::exception_ptr failure_;  // of a marking policy
+    std::exception_ptr failure_;  // of a callback
     int window_mode_ = 0;         // 0 none, 1 BDP, 2 variable
     TimePs rto_ = 0;
     TimePs nak_interval_ = 0;
@@ -527,6 +535,7 @@ class Model {
     std::vector<std::array<Lane, kMaxHops>> lanes_;     // by message and hop
     std::vector<std::vector<std::uint32_t>> assigned_;  // by link: messages that leave by it
     std::map<std::array<std::uint32_t, 4>, std::vector<std::vector<std::uint32_t>>> planned_;
+    std::set<int> unplanned_;  // ids of jobs that do not take them
     std::vector<DropRule> drops_;
     std::vector<Rng> red_rng_, mark_rng_, loss_rng_;
     std::uint8_t classes_ = 1 << 3;

@@ -166,6 +166,24 @@ void Simulation::at(std::int64_t time_ns, std::function<void()> action) {
     }
 }
 
+std::uint16_t Simulation::index_of(int job_id) const {
+    for (std::size_t i = 0; i < jobs_.size(); ++i)
+        if (jobs_[i].job->spec().job_id == job_id) return static_cast<std::uint16_t>(i + 1);
+    throw ConfigError("job = " + std::to_string(job_id) + ": no such job");
+}
+
+void Simulation::set_planned(int job_id, bool on) {
+    index_of(job_id);
+    model_.set_planned(job_id, on);
+}
+
+void Simulation::set_marker(int job_id, const MarkerParams& params) {
+    const std::uint16_t index = index_of(job_id);
+    require(jobs_[index - 1U].job->spec().marker.has_value(), "job", job_id,
+            "was added without a marker");
+    model_.set_marker(index, params);
+}
+
 std::vector<std::uint32_t> Simulation::path(int src, int dst, std::uint32_t sport, int channel,
                                             int job) {
     require(network_.is_host(src), "src", src, "not a host of this network");
@@ -261,6 +279,15 @@ void Simulation::on_acked(const MessageTag& tag, std::int64_t) {
         if (s.sender_ack) s.job->on_arrived(tag.op, tag.cookie, tag.step);
     }
     if (complete()) model_.stop();
+}
+
+void Simulation::op_done(std::uint16_t job, std::uint32_t op) {
+    if (!on_operation_) return;
+    try {
+        on_operation_(jobs_[job - 1U].job->spec().job_id, op, to_ns(model_.now()));
+    } catch (...) {
+        model_.fail(std::current_exception());
+    }
 }
 
 void Simulation::job_done(std::uint16_t) {
