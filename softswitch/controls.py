@@ -183,9 +183,7 @@ class ControlGenerator:
         return [*body, *self._action(action, values)]
 
     def _action(self, action: Action, values: tuple[Value, ...]) -> Body:
-        outer, self._statements.arguments = self._statements.arguments, values
-        body = self._statements.block(action.body)
-        self._statements.arguments = outer
+        body = self._statements.action(action.body, values)
         if _may_exit(action.body):
             body.append(Branch([(self._scope.exit_flag(), [Leave()])]))
         return body

@@ -94,17 +94,27 @@ def compile_pipeline(p4info: p4i.P4Info | str, json_text: str) -> Pipeline:
     JSON is broken or P4Info does not describe the same program.
     """
     info = _parsed(p4info)
-    units = _counter_units(info)
-    namespace: dict[str, Any] = {}
     try:
-        program = load_program(json_text)
-        _check_match(info, program)
-        _name_digests(info, program)
-        generated = codegen.Generator(program, units).generate()
-        exec(compile(generated.source, "<generated pipeline>", "exec"), namespace)
+        return _compiled(info, json_text)
+    except PipelineError:
+        raise
     except (RecursionError, SyntaxError) as error:
         # Python bounds how deep expressions and blocks nest.
         raise PipelineError(f"the program nests too deep to be executed: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise PipelineError(
+            f"the BMv2 JSON is malformed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _compiled(info: p4i.P4Info, json_text: str) -> Pipeline:
+    units = _counter_units(info)
+    namespace: dict[str, Any] = {}
+    program = load_program(json_text)
+    _check_match(info, program)
+    _name_digests(info, program)
+    generated = codegen.Generator(program, units).generate()
+    exec(compile(generated.source, "<generated pipeline>", "exec"), namespace)
     profiles = {
         p.name: ActionProfile(p.name, p.max_size, p.algorithm is not None)
         for p in program.profiles.values()

@@ -482,6 +482,17 @@ def _hex(text: Any) -> int:
     return int(str(text), 16)
 
 
+def _locals_in(item: Any) -> Iterable[int]:
+    """The indices of action arguments in a piece of JSON."""
+    if isinstance(item, dict):
+        if item.get("type") in ("local", "runtime_data"):
+            yield int(item["value"])
+        item = list(item.values())
+    if isinstance(item, list):
+        for one in item:
+            yield from _locals_in(one)
+
+
 def _source(item: Mapping[str, Any], where: str) -> str:
     """`where`, with the place in the P4 source if the JSON has it."""
     info = item.get("source_info")
@@ -702,6 +713,12 @@ class _Loader:
             self._primitive(p, f"at actions[{name}].primitives[{i}]")
             for i, p in enumerate(item.get("primitives", []))
         ]
+        for at, primitive in enumerate(item.get("primitives", [])):
+            for index in _locals_in(primitive):
+                if not 0 <= index < len(params):
+                    raise PipelineError(
+                        f"there is no argument {index} (at actions[{name}].primitives[{at}])"
+                    )
         return Action(int(item["id"]), name, params, structure(flat, f"at actions[{name}]"))
 
     def _primitive(self, item: dict[str, Any], place: str) -> Call | Jump:

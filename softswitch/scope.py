@@ -51,6 +51,9 @@ class _Names:
 class Scope:
     """One program on its way to source.
 
+    `known` holds the range of values that a variable is known to have at the place at hand, where
+    that is less than its width allows.
+
     `extracted` holds the byte offsets each header is extracted at (None: known at run time only),
     `fixed_layout` whether headers leave in the order they came in, `layout_changes` whether a
     packet may gain or lose bytes on its way all the same. The parser fills the three in.
@@ -79,6 +82,7 @@ class Scope:
         self.copies_packets = self.multicast is not None or any(
             used & COPIES for used in self.used.values()
         )
+        self.known: dict[str, tuple[int, int]] = {}
         self.extracted: dict[str, set[int | None]] = {}
         self.fixed_layout = True
         self.layout_changes = bool(self.added | self.removed)
@@ -127,10 +131,13 @@ class Scope:
         if ref.name == VALID:
             return Value(self.valid_var(ref.header), 0, 1, True)
         kind = self.program.field(ref)
+        variable = self.field_var(ref)
+        if variable in self.known:
+            return Value(variable, *self.known[variable], True)
         if kind.signed:
             half = 1 << (kind.width - 1)
-            return Value(self.field_var(ref), -half, half - 1, True)
-        return Value(self.field_var(ref), 0, (1 << kind.width) - 1, True)
+            return Value(variable, -half, half - 1, True)
+        return Value(variable, 0, (1 << kind.width) - 1, True)
 
     def headers_equal(self, a: str, b: str) -> str:
         """The comparison of two headers: validity, then every field."""

@@ -26,16 +26,41 @@ from ringstep.softswitch.scope import Scope, choose
 
 
 class Statements:
-    """Translates the statements of one program. `arguments` are those of the action at hand."""
+    """Translates the statements of one program. `arguments` are those of the action at hand.
+
+    p4c puts most operands into temporaries first. So within an action the range of what was
+    assigned is remembered: it proves that an index lies within its array, and saves asking.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self.arguments: tuple[Value, ...] = ()
+        self._in_action = False
+
+    def action(self, body: tuple[Statement, ...], arguments: tuple[Value, ...]) -> Body:
+        """A whole action with its arguments."""
+        assert not self._in_action
+        self.arguments, self._in_action = arguments, True
+        result = self.block(body)
+        self.arguments, self._in_action = (), False
+        self._scope.known.clear()
+        return result
+
+    def _learn(self, variable: str, value: Value | None) -> None:
+        """`variable` has just been assigned; None: of a value nothing is known of."""
+        if self._in_action and value is not None and None not in (value.low, value.high):
+            assert value.low is not None
+            assert value.high is not None
+            self._scope.known[variable] = value.low, value.high
+        else:
+            self._scope.known.pop(variable, None)
 
     def assign(self, target: FieldRef, value: Value) -> Body:
         """`target` takes `value`, truncated to its width."""
         stored = self._scope.expr.store(value, self._scope.program.field(target))
-        body: Body = [Assign(self._scope.field_var(target), stored.text)]
+        variable = self._scope.field_var(target)
+        body: Body = [Assign(variable, stored.text)]
+        self._learn(variable, stored)
         if not self._scope.program.headers[target.header].metadata:
             body.append(Assign(self._scope.dirty_var(target.header), "1"))
         return body
@@ -46,8 +71,11 @@ class Statements:
         for statement in body:
             if isinstance(statement, If):
                 condition = self._scope.expr.condition(statement.condition, self.arguments)
+                before = dict(self._scope.known)
                 then = self.block(statement.then)
+                after_then, self._scope.known = self._scope.known, before
                 otherwise = self.block(statement.otherwise)
+                self._scope.known = _either(after_then, self._scope.known)
                 result.extend(choose(condition, then, otherwise))
             else:
                 result.extend(self.call(statement))
@@ -69,6 +97,8 @@ class Statements:
     def _do_assign_header(self, call: Call) -> Body:
         to, source = call.args[0].name, call.args[1].name
         names = self._scope.program.headers[to].fields
+        for name in names:
+            self._learn(self._scope.field_var(FieldRef(to, name)), None)
         copies: Body = [
             Assign(
                 self._scope.field_var(FieldRef(to, n)), self._scope.field_var(FieldRef(source, n))
@@ -93,6 +123,8 @@ class Statements:
         if header.metadata:
             return []
         valid = self._scope.valid_var(name)
+        for one in header.fields:
+            self._learn(self._scope.field_var(FieldRef(name, one)), None)
         fresh: Body = [Assign(self._scope.field_var(FieldRef(name, n)), "0") for n in header.fields]
         fresh += [
             Assign(valid, "1"),
@@ -260,6 +292,7 @@ class Statements:
         kind = self._scope.program.field(target)
         stored = self._scope.expr.store(Value(colour, 0, RED), kind)
         variable = self._scope.field_var(target)
+        self._learn(variable, None)
         body: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
         if not self._scope.program.headers[target.header].metadata:
             body.append(Assign(self._scope.dirty_var(target.header), "1"))
@@ -273,6 +306,7 @@ class Statements:
         value = Value(f"{random}({a.text}, {b.text})", a.low, b.high)
         stored = self._scope.expr.store(value, kind)
         variable = self._scope.field_var(target)
+        self._learn(variable, None)
         draw: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
         if not self._scope.program.headers[target.header].metadata:
             draw.append(Assign(self._scope.dirty_var(target.header), "1"))
@@ -458,3 +492,13 @@ class Statements:
                 lines = [*lines, *self.assign(checksum.target, Value(text, 0, None))]
                 body.extend(choose(self._checksum_guard(checksum), lines, []))
         return body
+
+
+def _either(
+    one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """What is known where two branches meet."""
+    return {
+        name: (min(one[name][0], other[name][0]), max(one[name][1], other[name][1]))
+        for name in one.keys() & other.keys()
+    }
