@@ -14,6 +14,10 @@ CPU_PORT: Final = 510
 """Port over which packet-out and packet-in travel."""
 DROP_PORT: Final = 511
 """Egress port that means "drop" on v1model."""
+T2NA_CPU_PORT: Final = 0
+"""The PCIe port of Tofino 2, which the program puts for CPU_PORT."""
+T2NA_RECIRC_PORT: Final = 6
+"""Local number, within each pipe of Tofino 2, of the port over which state replies recirculate."""
 
 JOB_BITS: Final = 14
 MAX_JOBS: Final = (1 << JOB_BITS) - 1
