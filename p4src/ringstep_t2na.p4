@@ -3,7 +3,8 @@
 //
 // Ingress finds a packet's job and its way; egress, where the queue depth is known, runs RED and the
 // marker and sets CE. The marker's rule is that of ringstep.protocol.marker; docs/tofino2.md tells
-// where this program comes only near to it. -DRINGSTEP_MARKER_ONLY compiles the marker alone.
+// where this program comes only near to it. -DRINGSTEP_UEC adds Ultra Ethernet;
+// -DRINGSTEP_MARKER_ONLY compiles the marker alone.
 
 #include <core.p4>
 #include <t2na.p4>

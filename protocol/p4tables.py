@@ -238,7 +238,6 @@ control {control.name}(in bit<{WORD_BITS}> x, out bit<{LOG_BITS}> y, out bit<1> 
         const default_action = zero();
         const entries = {{
 {entries}        }}
-        size = {control.bits};
     }}
 
     action set_fraction(bit<{FRACTION_BITS}> value) {{ y[{FRACTION_BITS - 1}:0] = value; }}
@@ -249,7 +248,6 @@ control {control.name}(in bit<{WORD_BITS}> x, out bit<{LOG_BITS}> y, out bit<1> 
         const default_action = set_fraction(0);
         const entries = {{
 {fraction}        }}
-        size = {1 << MANTISSA_BITS};
     }}
 
     apply {{
@@ -286,7 +284,6 @@ control Exp2(in bit<{LOG_BITS}> x, out bit<{ALPHA_BITS}> y) {{
         const default_action = set_whole(0);
         const entries = {{
 {exp}        }}
-        size = {len(exp_entries())};
     }}
 
     apply {{

@@ -30,6 +30,7 @@ PARTIAL_HEADER = 2
 """PARSER_ERROR_PARTIAL_HDR of t2na.p4."""
 INGRESS_PORT = 1 << 7 | 8
 CLOCK_BITS = 48
+WORD = 0xFFFFFFFF
 MARKER = "RingstepEgress.marker"
 BLOCK_REGISTERS = (
     "block_generation", "window_start", "position", "window", "outpaced", "block_alpha",
@@ -177,12 +178,12 @@ class Bench:
         """Return a block under the reference's names; ``win_start`` in ticks."""
         r = {name: self.register(name).read(block) for name in BLOCK_REGISTERS}
         return {
-            "step_min": r["position"]["step_min"] >> (32 - step_bits),
+            "step_min": (r["position"]["step_min"] & WORD) >> (32 - step_bits),
             "psn_rec": r["position"]["psn_rec"] >> 8,
             "alpha": r["block_alpha"],
             "cnt_total": r["window"]["total"],
             "cnt_op": r["outpaced"],
-            "win_start": r["window_start"],
+            "win_start": r["window_start"] & WORD,
             "generation": r["block_generation"],
         }
 

@@ -88,7 +88,6 @@ control Log2Psn(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             0x00000200 &&& 0xfffffe00 : one_at_1();
             0x00000100 &&& 0xffffff00 : one_at_0();
         }
-        size = 24;
     }
 
     action set_fraction(bit<10> value) { y[9:0] = value; }
@@ -355,7 +354,6 @@ control Log2Psn(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             254 : set_fraction(1020);
             255 : set_fraction(1023);
         }
-        size = 256;
     }
 
     apply {
@@ -434,7 +432,6 @@ control Log2Gain(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             0x00000002 &&& 0x0001fffe : one_at_1();
             0x00000001 &&& 0x0001ffff : one_at_0();
         }
-        size = 17;
     }
 
     action set_fraction(bit<10> value) { y[9:0] = value; }
@@ -701,7 +698,6 @@ control Log2Gain(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             254 : set_fraction(1020);
             255 : set_fraction(1023);
         }
-        size = 256;
     }
 
     apply {
@@ -777,7 +773,6 @@ control Log2Random(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             0x00000002 &&& 0x0000fffe : one_at_1();
             0x00000001 &&& 0x0000ffff : one_at_0();
         }
-        size = 16;
     }
 
     action set_fraction(bit<10> value) { y[9:0] = value; }
@@ -1044,7 +1039,6 @@ control Log2Random(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             254 : set_fraction(1020);
             255 : set_fraction(1023);
         }
-        size = 256;
     }
 
     apply {
@@ -1129,7 +1123,6 @@ control Log2Depth(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             0x00000002 &&& 0x0007fffe : one_at_1();
             0x00000001 &&& 0x0007ffff : one_at_0();
         }
-        size = 19;
     }
 
     action set_fraction(bit<10> value) { y[9:0] = value; }
@@ -1396,7 +1389,6 @@ control Log2Depth(in bit<32> x, out bit<16> y, out bit<1> is_zero) {
             254 : set_fraction(1020);
             255 : set_fraction(1023);
         }
-        size = 256;
     }
 
     apply {
@@ -1984,7 +1976,6 @@ control Exp2(in bit<16> x, out bit<8> y) {
             0x4000 &&& 0xc000 : set_whole(255);
             0x8000 &&& 0x8000 : set_whole(255);
         }
-        size = 565;
     }
 
     apply {

@@ -18,7 +18,7 @@ struct anchor_t {
 
 struct position_t {
     serial_t psn_rec;
-    serial_t step_min;
+    signed_serial_t step_min;
 }
 
 // cnt_op against tau, as a balance: + (tau_den - tau_num) for a packet that outpaces, - tau_num for
@@ -79,24 +79,24 @@ control Marker(inout t2na_headers_t hdr,
 
     // --- where the packet stands: its step, one step, the step after it
 
-    bit<32> sport = 0;
+    bit<32> tag = 0;
     serial_t step = 0;
     serial_t unit = 0;
     serial_t next = 0;
 
-    action align_2() { step = sport << 30; unit = 1 << 30; }
-    action align_3() { step = sport << 29; unit = 1 << 29; }
-    action align_4() { step = sport << 28; unit = 1 << 28; }
-    action align_5() { step = sport << 27; unit = 1 << 27; }
-    action align_6() { step = sport << 26; unit = 1 << 26; }
-    action align_7() { step = sport << 25; unit = 1 << 25; }
-    action align_8() { step = sport << 24; unit = 1 << 24; }
-    action align_9() { step = sport << 23; unit = 1 << 23; }
-    action align_10() { step = sport << 22; unit = 1 << 22; }
-    action align_11() { step = sport << 21; unit = 1 << 21; }
-    action align_12() { step = sport << 20; unit = 1 << 20; }
-    action align_13() { step = sport << 19; unit = 1 << 19; }
-    action align_14() { step = sport << 18; unit = 1 << 18; }
+    action align_2() { step = tag << 30; unit = 1 << 30; }
+    action align_3() { step = tag << 29; unit = 1 << 29; }
+    action align_4() { step = tag << 28; unit = 1 << 28; }
+    action align_5() { step = tag << 27; unit = 1 << 27; }
+    action align_6() { step = tag << 26; unit = 1 << 26; }
+    action align_7() { step = tag << 25; unit = 1 << 25; }
+    action align_8() { step = tag << 24; unit = 1 << 24; }
+    action align_9() { step = tag << 23; unit = 1 << 23; }
+    action align_10() { step = tag << 22; unit = 1 << 22; }
+    action align_11() { step = tag << 21; unit = 1 << 21; }
+    action align_12() { step = tag << 20; unit = 1 << 20; }
+    action align_13() { step = tag << 19; unit = 1 << 19; }
+    action align_14() { step = tag << 18; unit = 1 << 18; }
 
     table align_step {
         key = { meta.params.step_mask : exact; }
@@ -120,7 +120,6 @@ control Marker(inout t2na_headers_t hdr,
             0x1fff : align_13();
             0x3fff : align_14();
         }
-        size = 13;
     }
 
     // --- progress within the step: four anchors per job, of which a packet reads and writes one
@@ -182,10 +181,11 @@ control Marker(inout t2na_headers_t hdr,
 
 #ifndef RINGSTEP_MARKER_ONLY
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_0) see_anchor_0 = {
-        void apply(inout anchor_t value, out generation_t generation, out step_t at, out serial_t psn) {
+        void apply(inout anchor_t value, out generation_t generation, out step_t at,
+                   out serial_t begun) {
             generation = value.owner[31:24];
             at = value.owner[15:0];
-            psn = value.base;
+            begun = value.base;
         }
     };
 
@@ -195,10 +195,11 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_1) see_anchor_1 = {
-        void apply(inout anchor_t value, out generation_t generation, out step_t at, out serial_t psn) {
+        void apply(inout anchor_t value, out generation_t generation, out step_t at,
+                   out serial_t begun) {
             generation = value.owner[31:24];
             at = value.owner[15:0];
-            psn = value.base;
+            begun = value.base;
         }
     };
 
@@ -208,10 +209,11 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_2) see_anchor_2 = {
-        void apply(inout anchor_t value, out generation_t generation, out step_t at, out serial_t psn) {
+        void apply(inout anchor_t value, out generation_t generation, out step_t at,
+                   out serial_t begun) {
             generation = value.owner[31:24];
             at = value.owner[15:0];
-            psn = value.base;
+            begun = value.base;
         }
     };
 
@@ -221,10 +223,11 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_3) see_anchor_3 = {
-        void apply(inout anchor_t value, out generation_t generation, out step_t at, out serial_t psn) {
+        void apply(inout anchor_t value, out generation_t generation, out step_t at,
+                   out serial_t begun) {
             generation = value.owner[31:24];
             at = value.owner[15:0];
-            psn = value.base;
+            begun = value.base;
         }
     };
 
@@ -239,7 +242,7 @@ control Marker(inout t2na_headers_t hdr,
         key = {
             task : ternary;
             meta.params.anchored : ternary;
-            hdr.udp.sport[1:0] : ternary @name("slot");
+            meta.tag[1:0] : ternary @name("slot");
         }
         actions = {
             take_anchor_0;
@@ -255,14 +258,13 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _) : read_anchor_0();
 #endif
         }
-        size = 2;
     }
 
     table update_anchor_1 {
         key = {
             task : ternary;
             meta.params.anchored : ternary;
-            hdr.udp.sport[1:0] : ternary @name("slot");
+            meta.tag[1:0] : ternary @name("slot");
         }
         actions = {
             take_anchor_1;
@@ -278,14 +280,13 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _) : read_anchor_1();
 #endif
         }
-        size = 2;
     }
 
     table update_anchor_2 {
         key = {
             task : ternary;
             meta.params.anchored : ternary;
-            hdr.udp.sport[1:0] : ternary @name("slot");
+            meta.tag[1:0] : ternary @name("slot");
         }
         actions = {
             take_anchor_2;
@@ -301,14 +302,13 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _) : read_anchor_2();
 #endif
         }
-        size = 2;
     }
 
     table update_anchor_3 {
         key = {
             task : ternary;
             meta.params.anchored : ternary;
-            hdr.udp.sport[1:0] : ternary @name("slot");
+            meta.tag[1:0] : ternary @name("slot");
         }
         actions = {
             take_anchor_3;
@@ -324,7 +324,6 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _) : read_anchor_3();
 #endif
         }
-        size = 2;
     }
 
     // --- 1. The generation: a block that holds another one starts afresh.
@@ -368,43 +367,42 @@ control Marker(inout t2na_headers_t hdr,
             READ : read_generation();
 #endif
         }
-        size = 2;
     }
 
     // --- 2. The end of the window: compare-and-swap of its start, on a clock that wraps.
 
-    Register<tick_t, block_t>(MAX_BLOCKS, 0) window_start;
+    Register<signed_serial_t, block_t>(MAX_BLOCKS, 0) window_start;
     tick_t now = 0;
-    tick_t soon = 0;       // now + SLACK
-    tick_t horizon = 0;    // now - t_win
+    signed_serial_t soon = 0;       // now + SLACK
+    signed_serial_t horizon = 0;    // now - t_win
     bit<1> over = 0;
 
     // A window that began at or before `horizon`, or in the second half of the clock's range after
     // `soon`, is over; one that began up to SLACK ticks after now did so in a packet that another
     // port's parser stamped earlier.
-    RegisterAction<tick_t, block_t, bit<1>>(window_start) close = {
-        void apply(inout tick_t value, out bit<1> closed) {
+    RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) close = {
+        void apply(inout signed_serial_t value, out bit<1> closed) {
             closed = 0;
-            if ((int<32>)(value - horizon) <= 0 || (int<32>)(value - soon) > 0) {
+            if (value - horizon <= 0 || value - soon > 0) {
                 closed = 1;
                 value = soon - SLACK;
             }
         }
     };
 
-    RegisterAction<tick_t, block_t, bit<1>>(window_start) open = {
-        void apply(inout tick_t value) { value = soon - SLACK; }
+    RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) open = {
+        void apply(inout signed_serial_t value) { value = soon - SLACK; }
     };
 
     action close_window() { over = close.execute(meta.block); }
     action open_window() { open.execute(meta.block); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction<tick_t, block_t, tick_t>(window_start) see_start = {
-        void apply(inout tick_t value, out tick_t found) { found = value; }
+    RegisterAction<signed_serial_t, block_t, signed_serial_t>(window_start) see_start = {
+        void apply(inout signed_serial_t value, out signed_serial_t found) { found = value; }
     };
 
-    action read_start() { hdr.reply.win_start = see_start.execute(meta.block); }
+    action read_start() { hdr.reply.win_start = (tick_t)see_start.execute(meta.block); }
 #endif
 
     table update_window {
@@ -428,7 +426,6 @@ control Marker(inout t2na_headers_t hdr,
             (READ, 0) : read_start();
 #endif
         }
-        size = 3;
     }
 
     // --- 4. Where the laggards are.
@@ -436,16 +433,16 @@ control Marker(inout t2na_headers_t hdr,
     Register<position_t, block_t>(MAX_BLOCKS) position;
     bit<32> missing = 0;       // packets that a LAST lacks to end the step
     bit<1> ends_step = 0;
-    serial_t new_step = 0;     // what the packet has to say
+    signed_serial_t new_step = 0;    // what the packet has to say
     serial_t new_psn = 0;
-    serial_t step_min = 0;     // before the packet
+    signed_serial_t step_min = 0;    // before the packet
     serial_t psn_rec = 0;
 
-    RegisterAction2<position_t, block_t, serial_t, serial_t>(position) follow = {
-        void apply(inout position_t value, out serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) follow = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = value.psn_rec;
-            if ((int<32>)(value.step_min - new_step) > 0) {
+            if (value.step_min - new_step > 0) {
                 value.psn_rec = new_psn;
                 value.step_min = new_step;
             } else if (value.step_min == new_step && new_psn > value.psn_rec) {
@@ -455,11 +452,11 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, block_t, serial_t, serial_t>(position) restart = {
-        void apply(inout position_t value, out serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) restart = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
-            if ((int<32>)(value.step_min - new_step) >= 0) {
+            if (value.step_min - new_step >= 0) {
                 value.psn_rec = new_psn;
                 value.step_min = new_step;
             } else {
@@ -468,8 +465,8 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, block_t, serial_t, serial_t>(position) replace = {
-        void apply(inout position_t value, out serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) replace = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             value.psn_rec = new_psn;
@@ -520,12 +517,11 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _, _) : read_position();
 #endif
         }
-        size = 5;
     }
 
     action end_step() {
         ends_step = 1;
-        new_step = next;
+        new_step = (signed_serial_t)next;
         new_psn = 0;
     }
 
@@ -563,7 +559,6 @@ control Marker(inout t2na_headers_t hdr,
             (0, 0x80000000 &&& 0x80000000) : keeps_pace();
             (0, _) : outpaces();
         }
-        size = 4;
     }
 
     action stays() { }
@@ -585,7 +580,6 @@ control Marker(inout t2na_headers_t hdr,
             (FOLLOW, 0, 1, 0) : stays();
             (FOLLOW, 0, 1, 0 &&& 0x80000000) : advance();
         }
-        size = 3;
     }
 
     table count_correction {
@@ -604,7 +598,6 @@ control Marker(inout t2na_headers_t hdr,
             (FOLLOW, 0, 0, 0x80000000, _) : stays();
             (FOLLOW, 0, 0, 0x80000000 &&& 0x80000000, _) : correct();
         }
-        size = 4;
     }
 
     Register<window_t, block_t>(MAX_BLOCKS) window;
@@ -668,7 +661,6 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _) : read_total();
 #endif
         }
-        size = 4;
     }
 
 #ifndef RINGSTEP_MARKER_ONLY
@@ -706,7 +698,6 @@ control Marker(inout t2na_headers_t hdr,
             (FOLLOW, 0, 0, 1) : count_outpaced();
             (READ, _, _, _) : read_outpaced();
         }
-        size = 4;
     }
 #endif
 
@@ -785,7 +776,6 @@ control Marker(inout t2na_headers_t hdr,
             (READ, _, _, _, _) : read_alpha();
 #endif
         }
-        size = 5;
     }
 
     // --- 5. The mark. A packet that ends a window never bears one: psn_rec is 0 then.
@@ -836,7 +826,6 @@ control Marker(inout t2na_headers_t hdr,
         const entries = {
             (FOLLOW, 1, 1, 0, 0, 1, 0, 0, 0) : mark();
         }
-        size = 1;
     }
 
     action count_mark() { job_marks.count(hdr.bridge.job); }
@@ -906,13 +895,12 @@ control Marker(inout t2na_headers_t hdr,
             0x1fff : unalign_13();
             0x3fff : unalign_14();
         }
-        size = 13;
     }
 #endif
 
     apply {
-        sport = (bit<32>)hdr.udp.sport;
-        psn = hdr.bth.psn ++ 8w0;
+        tag = (bit<32>)meta.tag;
+        psn = meta.psn ++ 8w0;
         now = eg_prsr_md.global_tstamp[39:8];
         r = (bit<32>)random.get();
         if (job_params.apply().hit) {
@@ -935,7 +923,7 @@ control Marker(inout t2na_headers_t hdr,
         gain = gain - loss;
         loss = 0 - loss;
         owner[31:24] = meta.params.generation;
-        owner[15:0] = hdr.udp.sport & meta.params.step_mask;
+        owner[15:0] = meta.tag & meta.params.step_mask;
         next = step + unit;
 
         // 1
@@ -952,8 +940,8 @@ control Marker(inout t2na_headers_t hdr,
         }
         length = length - less;
         length = length - lesser;
-        horizon = now - length;
-        soon = now + SLACK;
+        horizon = (signed_serial_t)(now - length);
+        soon = (signed_serial_t)now + SLACK;
         update_window.apply();
 
         // Progress
@@ -971,7 +959,7 @@ control Marker(inout t2na_headers_t hdr,
         missing = meta.params.packets_per_step ++ 8w0;
         missing = missing |-| 256;
         missing = missing |-| progress;
-        new_step = step;
+        new_step = (signed_serial_t)step;
         new_psn = progress;
         if (meta.is_last == 1 && missing == 0) {
             end_step();
@@ -979,8 +967,8 @@ control Marker(inout t2na_headers_t hdr,
         update_position.apply();
 
         // 3
-        lead = step - step_min;
-        next_lead = next - step_min;
+        lead = step - (serial_t)step_min;
+        next_lead = next - (serial_t)step_min;
         compare_step.apply();
         update_counts.apply();
 #ifndef RINGSTEP_MARKER_ONLY

@@ -63,6 +63,8 @@ parser RingstepEgressParser(packet_in packet,
         packet.extract(hdr.ipv4);
         packet.extract(hdr.udp);
         packet.extract(hdr.bth);
+        meta.tag = hdr.udp.sport;
+        meta.psn = hdr.bth.psn;
         transition select(hdr.bth.opcode) {
             0x02 &&& 0xDE : data_last;    // SEND_LAST, with and without immediate
             0x04 &&& 0xDE : data_last;    // SEND_ONLY

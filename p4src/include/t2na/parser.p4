@@ -92,9 +92,34 @@ parser RingstepIngressParser(packet_in packet,
         meta.dport = hdr.udp.dport;
         transition select(hdr.udp.dport) {
             ROCE_UDP_PORT : parse_bth;
+#ifdef RINGSTEP_UEC
+            UEC_UDP_PORT : parse_pds;
+#endif
             default : accept;
         }
     }
+
+#ifdef RINGSTEP_UEC
+    // RUD and ROD requests with a SES request behind them: small, medium or standard.
+    state parse_pds {
+        packet.extract(hdr.pds);
+        transition select(hdr.pds.type, hdr.pds.next_header) {
+            (UEC_RUD_REQUEST &&& 0x1E, 0x1) : parse_ses;
+            (UEC_RUD_REQUEST &&& 0x1E, 0x2 &&& 0xE) : parse_ses;
+            default : accept;
+        }
+    }
+
+    state parse_ses {
+        packet.extract(hdr.ses);
+        transition select(hdr.ses.opcode, hdr.ses.version) {
+            (UEC_WRITE, UEC_SES_VERSION) : data;
+            (UEC_SEND, UEC_SES_VERSION) : data;
+            (UEC_TAGGED_SEND, UEC_SES_VERSION) : data;
+            default : accept;
+        }
+    }
+#endif
 
     // SEND and WRITE over RC (0x00..0x0B) and UC (0x20..0x2B); the masks drop the UC bit.
     state parse_bth {
@@ -125,6 +150,10 @@ control RingstepIngressDeparser(packet_out packet,
         packet.emit(hdr.ipv6);
         packet.emit(hdr.udp);
         packet.emit(hdr.bth);
+#ifdef RINGSTEP_UEC
+        packet.emit(hdr.pds);
+        packet.emit(hdr.ses);
+#endif
     }
 }
 
@@ -141,6 +170,8 @@ parser RingstepEgressParser(packet_in packet,
         meta.red_mark = 0;
         meta.depth = 0;
         meta.block = 0;
+        meta.tag = 0;
+        meta.psn = 0;
         transition select(hdr.bridge.kind) {
             KIND_ROUTED : parse_ethernet;
             KIND_READ : parse_read_request;
@@ -172,7 +203,7 @@ parser RingstepEgressParser(packet_in packet,
         }
     }
 
-    // Ingress gave the packet a job only where UDP and BTH follow, so here they are simply there.
+    // Ingress gave the packet a job only where the headers below follow, so here they are there.
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
         transition select(hdr.bridge.job) {
@@ -191,7 +222,27 @@ parser RingstepEgressParser(packet_in packet,
 
     state parse_udp {
         packet.extract(hdr.udp);
+#ifdef RINGSTEP_UEC
+        transition select(hdr.udp.dport) {
+            UEC_UDP_PORT : parse_pds;
+            default : parse_bth;
+        }
+    }
+
+    state parse_pds {
+        packet.extract(hdr.pds);
+        packet.extract(hdr.ses);
+        meta.tag = hdr.pds.spdcid;
+        meta.psn = hdr.pds.psn[23:0];
+        meta.is_last = hdr.ses.end_of_message;
+        transition accept;
+    }
+
+    state parse_bth {
+#endif
         packet.extract(hdr.bth);
+        meta.tag = hdr.udp.sport;
+        meta.psn = hdr.bth.psn;
         transition select(hdr.bth.opcode) {
             0x02 &&& 0xDE : data_last;    // SEND_LAST, with and without immediate
             0x04 &&& 0xDE : data_last;    // SEND_ONLY
@@ -223,5 +274,9 @@ control RingstepEgressDeparser(packet_out packet,
         packet.emit(hdr.ipv6);
         packet.emit(hdr.udp);
         packet.emit(hdr.bth);
+#ifdef RINGSTEP_UEC
+        packet.emit(hdr.pds);
+        packet.emit(hdr.ses);
+#endif
     }
 }

@@ -74,7 +74,9 @@ control Routing(inout t2na_headers_t hdr,
     // would share one of the next, whatever its seed. So the seed is added, with its carries,
     // between two CRCs of different polynomials.
     action hash_flow() {
-        mix = flow_hash.get({ meta.src_addr, meta.dst_addr, meta.protocol, meta.sport, meta.dport });
+        mix = flow_hash.get({
+            meta.src_addr, meta.dst_addr, meta.protocol, meta.sport, meta.dport
+        });
     }
 
     action add_seed() {

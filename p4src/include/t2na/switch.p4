@@ -15,6 +15,7 @@ control RingstepIngress(inout t2na_headers_t hdr,
     bit<16> udp_bytes = 0;
     bit<16> longer = 0;
     bit<16> short = 0;
+    bit<2> tagged = 0;
 
     action drop_because(bit<2> reason) {
         ingress_drops.count(reason);
@@ -68,7 +69,14 @@ control RingstepIngress(inout t2na_headers_t hdr,
             // Lengths that contradict one another are not RoCEv2, whatever the port says.
             longer = hdr.udp.length ^ udp_bytes;
             short = MIN_ROCE_UDP_BYTES |-| udp_bytes;
-            if (meta.is_data == 1 && hdr.udp.sport[15:14] == 3 && longer == 0 && short == 0) {
+            tagged = hdr.udp.sport[15:14];
+#ifdef RINGSTEP_UEC
+            if (hdr.ses.isValid()) {
+                short = MIN_UEC_UDP_BYTES |-| udp_bytes;
+                tagged = 3;
+            }
+#endif
+            if (meta.is_data == 1 && tagged == 3 && longer == 0 && short == 0) {
                 classify.apply(hdr, meta);
             }
             hdr.bridge.job = meta.job;

@@ -10,6 +10,9 @@
 // A number that wraps, with its most significant bit on top of 32: it wraps by itself, and "ahead"
 // is the sign of a difference. A step lies in the upper S bits, a PSN in the upper 24.
 typedef bit<32> serial_t;
+// The same where a stateful ALU takes differences: it compares a difference of signed numbers with
+// 0 by the sign of its 32 bits, of unsigned ones it does not.
+typedef int<32> signed_serial_t;
 // Time in units of 256 ns.
 typedef bit<32> tick_t;
 
@@ -69,6 +72,10 @@ struct t2na_headers_t {
     ipv6_h ipv6;
     udp_h udp;
     bth_h bth;
+#ifdef RINGSTEP_UEC
+    pds_h pds;
+    ses_h ses;
+#endif
 }
 
 struct ingress_md_t {
@@ -93,6 +100,8 @@ struct ingress_md_t {
 
 struct egress_md_t {
     bit<1> is_last;
+    bit<16> tag;        // the step is in its low bits
+    psn_t psn;
     bit<1> is_ect;
     bit<1> marker_mark;
     bit<1> red_mark;
