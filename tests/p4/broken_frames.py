@@ -1,6 +1,8 @@
-"""Frames of a job that are broken, or are no RoCEv2, in every way that a field can be wrong."""
+"""Frames that are broken, or are no RoCEv2, for every program to be sent."""
 
 from __future__ import annotations
+
+import random
 
 from committed_program import host
 from sample_frames import frame
@@ -119,3 +121,17 @@ def carries_ce(data: bytes) -> bool:
     if kind == b"\x86\xdd" and len(data) > at + 1:
         return data[at + 1] >> 4 & 3 == 3
     return False
+
+
+def random_mutation(source: random.Random) -> bytes:
+    whole = bytearray(source.choice([V4_FRAME, V6_FRAME, VLAN_FRAME, LAST_FRAME]))
+    for _ in range(source.randint(0, 5)):
+        whole[source.randrange(len(whole))] = source.randrange(256)
+    data = bytes(whole[: len(whole) - source.choice([0, 0, 0, 1, 7, 30])])
+    # Half of them with the checksum mended, to get past it.
+    return mended(data) if data[12:14] == b"\x08\x00" and source.random() < 0.5 else data
+
+
+def random_bytes(source: random.Random) -> bytes:
+    ethernet = source.choice([V4_FRAME[:14], V6_FRAME[:14], b""])
+    return ethernet + source.randbytes(source.randint(0, 90))

@@ -20,8 +20,9 @@ from broken_frames import (
     V6_FRAME,
     VLAN_FRAME,
     carries_ce,
-    mended,
     put,
+    random_bytes,
+    random_mutation,
     roce,
 )
 from committed_program import Bench, host, key_of
@@ -117,20 +118,6 @@ def test_ethernet_padding_is_no_contradiction(bench: Bench) -> None:
     ((_, left),) = bench.send(LAST_FRAME + bytes(20), 20)
     assert parse(left).extra == bytes(20)
     assert bench.block(BLOCK)["step_min"] == 7
-
-
-def random_mutation(source: random.Random) -> bytes:
-    whole = bytearray(source.choice([V4_FRAME, V6_FRAME, VLAN_FRAME, LAST_FRAME]))
-    for _ in range(source.randint(0, 5)):
-        whole[source.randrange(len(whole))] = source.randrange(256)
-    data = bytes(whole[: len(whole) - source.choice([0, 0, 0, 1, 7, 30])])
-    # Half of them with the checksum mended, to get past it.
-    return mended(data) if data[12:14] == b"\x08\x00" and source.random() < 0.5 else data
-
-
-def random_bytes(source: random.Random) -> bytes:
-    ethernet = source.choice([V4_FRAME[:14], V6_FRAME[:14], b""])
-    return ethernet + source.randbytes(source.randint(0, 90))
 
 
 @pytest.mark.parametrize("make", [random_mutation, random_bytes])
