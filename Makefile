@@ -5,10 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
 
-.PHONY: demo test check unit sim p4 vectors bench clean help
+.PHONY: demo test check unit clients sim p4 p4-tofino2 p4-generated vectors bench clean help
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.installed-demo ## Two-flow experiment on the software switch; results in out/demo
 	$(BIN)/ringstep demo --out out/demo
@@ -21,15 +21,33 @@ check: $(VENV)/.installed-sim
 	$(BIN)/mypy
 	$(BIN)/python p4src/compile.py --check
 
-unit: $(VENV)/.installed-sim
+unit: $(VENV)/.installed-sim clients
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
+
+# Clients that others wrote drive the software switch. Each pins what this project cannot share.
+CLIENTS := p4runtime-shell p4net
+
+clients: $(CLIENTS:%=$(VENV)-%/.installed) ## Environments of the foreign P4Runtime clients
+
+$(VENV)-%/.installed: tests/softswitch/clients/%.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check \
+	    --requirement $<
+	@touch $@
 
 vectors: $(VENV)/.installed-test ## Write the golden vectors anew from the reference marker
 	$(BIN)/python tests/vectors/generate.py
 
-p4: $(VENV)/.installed-test ## Recompile the P4 program (needs p4c-bm2-ss on the PATH or in $$P4C_BM2)
-	$(BIN)/python -m ringstep.protocol.p4constants > p4src/include/constants.p4
+p4: p4-generated ## Recompile the P4 program (needs p4c-bm2-ss on the PATH or in $$P4C_BM2)
 	$(BIN)/python p4src/compile.py
+
+p4-tofino2: p4-generated ## Report what Tofino 2 needs (needs p4c-barefoot on the PATH or in $$P4C_TOFINO)
+	$(BIN)/python p4src/compile.py --target tofino2
+
+p4-generated: $(VENV)/.installed-test
+	$(BIN)/python -m ringstep.protocol.p4constants > p4src/include/constants.p4
+	$(BIN)/python -m ringstep.protocol.p4constants --t2na > p4src/include/t2na/constants.p4
+	$(BIN)/python -m ringstep.protocol.p4tables p4src/include/t2na
 
 bench: $(VENV)/.installed-test ## Speed of the software switch
 	$(BIN)/python bench/softswitch_pps.py
@@ -57,4 +75,4 @@ $(VENV)/.installed-sim: $(SIM_SOURCES) | $(VENV)/.installed-test
 	@touch $@
 
 clean: ## Remove the environment and results
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS:%=$(VENV)-%) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

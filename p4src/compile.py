@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Compiles the P4 programs with p4c and records what was compiled from what.
 
-Usage: python p4src/compile.py [--check]
+Usage: python p4src/compile.py [--target v1model|tofino2] [--check]
 
-Writes ``build/ringstep_v1model.json``, ``build/ringstep_v1model.p4info.txtpb`` and
-``build/MANIFEST.json`` (SHA-256 of every source and artefact, compiler version). p4c is found as
-``$P4C_BM2`` or ``p4c-bm2-ss`` on the PATH. With ``--check`` nothing is compiled: the exit status
-is 1 when sources or artefacts differ from the manifest.
+``v1model`` (the default) writes BMv2 JSON and P4Info, ``tofino2`` a report of what the program
+takes of a pipe, and its P4Info; both write ``build/MANIFEST.json`` (SHA-256 of every source and
+artefact, compiler version). p4c is found as ``$P4C_BM2`` or ``p4c-bm2-ss`` on the PATH, its Tofino
+back end as ``$P4C_TOFINO`` or ``p4c-barefoot``, with its headers in ``$P4C_TOFINO_INCLUDE``. With
+``--check`` nothing is compiled: the exit status is 1 when sources or artefacts differ from the
+manifest.
 """
 
 from __future__ import annotations
@@ -15,17 +17,27 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+import tofino_report
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build"
 MANIFEST = BUILD / "MANIFEST.json"
-PROGRAM = "ringstep_v1model"
-ARTEFACTS = (f"{PROGRAM}.json", f"{PROGRAM}.p4info.txtpb")
+
+V1MODEL: dict[str, tuple[str, ...]] = {
+    "ringstep_v1model": (),
+    "ringstep_v1model_uec": ("RINGSTEP_UEC",),
+}
+"""Stem of the output -> macros."""
+TOFINO2: dict[str, tuple[str, ...]] = {"whole": (), "marker_only": ("RINGSTEP_MARKER_ONLY",)}
+"""Key of the report -> macros."""
 
 
 def sha256(path: Path) -> str:
@@ -33,73 +45,164 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def sources() -> dict[str, str]:
-    """Return path below p4src/ -> SHA-256 for every P4 source."""
-    return {
-        str(path.relative_to(HERE)): sha256(path)
-        for path in sorted(HERE.rglob("*.p4"))
-        if BUILD not in path.parents
-    }
+def sources(program: str) -> dict[str, str]:
+    """Return path below p4src/ -> SHA-256 of a program and of everything that it includes."""
+    found: dict[str, str] = {}
+    open_ = [HERE / program]
+    while open_:
+        path = open_.pop()
+        name = path.relative_to(HERE).as_posix()
+        if name not in found:
+            found[name] = sha256(path)
+            included = re.findall(r'^\s*#\s*include\s+"(.+)"', path.read_text(), re.MULTILINE)
+            open_ += [(path.parent / other).resolve() for other in included]
+    return dict(sorted(found.items()))
+
+
+def read_manifest() -> dict[str, dict[str, object]]:
+    """Return what is recorded per target: compiler, sources, artefacts."""
+    manifest: dict[str, dict[str, object]] = json.loads(MANIFEST.read_text())
+    return manifest
 
 
 def differences() -> list[str]:
     """Say in which files the checkout differs from what was compiled; empty when it does not."""
-    manifest = json.loads(MANIFEST.read_text())
     found = []
-    for kind, now in (
-        ("sources", sources()),
-        ("artefacts", {name: sha256(BUILD / name) for name in ARTEFACTS}),
-    ):
-        then = manifest[kind]
-        found += [
-            f"{kind}: {name} differs from MANIFEST.json; run `make p4` where p4c is installed"
-            for name in sorted(then.keys() | now.keys())
-            if then.get(name) != now.get(name)
-        ]
+    for target, record in read_manifest().items():
+        kinds = {
+            "sources": sources(f"ringstep_{PROGRAMS[target]}.p4"),
+            "artefacts": {
+                name: sha256(BUILD / name) if (BUILD / name).exists() else "nothing"
+                for name in dict(record["artefacts"])  # type: ignore[call-overload]
+            },
+        }
+        for kind, now in kinds.items():
+            then = dict(record[kind])  # type: ignore[call-overload]
+            found += [
+                f"{target}, {kind}: {name} differs from MANIFEST.json; run "
+                f"`python p4src/compile.py --target {target}` where p4c is installed"
+                for name in sorted(then.keys() | now.keys())
+                if then.get(name) != now.get(name)
+            ]
     return found
 
 
-def find_compiler() -> Path:
-    """Return p4c's BMv2 back end.
+def find_compiler(variable: str, command: str) -> Path:
+    """Return a back end of p4c.
 
     Raises:
         SystemExit: it is not installed.
     """
-    found = os.environ.get("P4C_BM2") or shutil.which("p4c-bm2-ss")
+    found = os.environ.get(variable) or shutil.which(command)
     if not found:
         raise SystemExit(
-            "p4c-bm2-ss is not on the PATH and $P4C_BM2 is not set. Build p4c from "
-            "github.com/p4lang/p4c; only changing the P4 program needs it, its output is committed."
+            f"{command} is not on the PATH and ${variable} is not set. Build p4c from "
+            "github.com/p4lang/p4c; only who changes a P4 program needs it."
         )
     return Path(found)
 
 
-def compile_program(compiler: Path) -> None:
-    """Run p4c and put its output and the manifest in place, all or nothing."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+def run(command: list[str]) -> None:
+    """Run p4c in the source folder.
+
+    Raises:
+        SystemExit: it failed; it has said why.
+    """
+    result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    sys.stderr.write(result.stderr)
+    if result.returncode:
+        raise SystemExit(f"{Path(command[0]).name} failed with status {result.returncode}")
+
+
+def version_of(compiler: Path) -> str:
+    """Return "p4c VERSION (SHA ...)" as a back end names itself."""
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise SystemExit(f"{compiler} --version failed with status {said.returncode}")
+    return "p4c " + (said.stdout + said.stderr).partition("Version ")[2].strip()
+
+
+def compile_v1model(out: Path) -> tuple[str, list[str]]:
+    """Compile for BMv2 into ``out``; return (compiler, names of what was written)."""
+    compiler = find_compiler("P4C_BM2", "p4c-bm2-ss")
     include = os.environ.get("P4C_INCLUDE")
+    written = []
+    for stem, macros in V1MODEL.items():
+        artefacts = [f"{stem}.json", f"{stem}.p4info.txtpb"]
+        run(
+            [
+                str(compiler), "--std", "p4-16", "--Werror",
+                "--p4runtime-files", str(out / artefacts[1]),
+                "-o", str(out / artefacts[0]),
+                *(["-I", include] if include else []),
+                *(f"-D{macro}" for macro in macros),
+                "ringstep_v1model.p4",
+            ]
+        )  # fmt: skip
+        written += artefacts
+    return version_of(compiler), written
+
+
+def compile_tofino2(out: Path) -> tuple[str, list[str]]:
+    """Compile for Tofino 2 and reduce the compiler's logs; return as compile_v1model.
+
+    Raises:
+        SystemExit: the compiler failed, or its logs are not as its schemas say.
+    """
+    compiler = find_compiler("P4C_TOFINO", "p4c-barefoot")
+    include = os.environ.get("P4C_TOFINO_INCLUDE")
+    report_name, info_name = "tofino2/report.json", "tofino2/ringstep_t2na.p4info.txtpb"
+    (out / "tofino2").mkdir()
+    constants = HERE / "include" / "constants.p4"
+    report: dict[str, object] = {"compiler": version_of(compiler)}
+    for key, macros in TOFINO2.items():
+        logs = out / key
+        run(
+            [
+                str(compiler), "--std", "p4-16", "--target", "tofino2", "--arch", "t2na", "-g",
+                "--display-power-budget",
+                *(["--p4runtime-files", str(out / info_name)] if key == "whole" else []),
+                "-o", str(logs),
+                *(["-I", include] if include else []),
+                "-D__TARGET_TOFINO__=2",
+                *(f"-D{macro}" for macro in macros),
+                "ringstep_t2na.p4",
+            ]
+        )  # fmt: skip
+        try:
+            report[key] = tofino_report.reduce(logs) | {
+                "jobs": tofino_report.constant(constants, "MAX_JOB_SLOTS"),
+                "blocks": tofino_report.constant(constants, "MAX_BLOCKS"),
+            }
+        except tofino_report.ReportError as error:
+            raise SystemExit(f"no report: {error}") from None
+    (out / report_name).write_text(json.dumps(report, indent=2) + "\n")
+    return version_of(compiler), [report_name, info_name]
+
+
+def compile_target(target: str) -> None:
+    """Compile one target and put its output and the manifest in place, all or nothing."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
-        command = [
-            str(compiler), "--std", "p4-16", "--Werror",
-            "--p4runtime-files", str(out / f"{PROGRAM}.p4info.txtpb"),
-            "-o", str(out / f"{PROGRAM}.json"),
-            *(["-I", include] if include else []),
-            f"{PROGRAM}.p4",
-        ]  # fmt: skip
-        result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-        sys.stderr.write(result.stderr)
-        if result.returncode:
-            raise SystemExit(f"p4c failed with status {result.returncode}")
-        BUILD.mkdir(exist_ok=True)
-        for name in ARTEFACTS:
+        compiler, written = TARGETS[target](out)
+        for name in written:
+            (BUILD / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(out / name, BUILD / name)
-    manifest = {
-        "compiler": "p4c " + (version.stdout + version.stderr).partition("Version ")[2].strip(),
-        "sources": sources(),
-        "artefacts": {name: sha256(BUILD / name) for name in ARTEFACTS},
+    manifest = read_manifest() if MANIFEST.exists() else {}
+    manifest[target] = {
+        "compiler": compiler,
+        "sources": sources(f"ringstep_{PROGRAMS[target]}.p4"),
+        "artefacts": {name: sha256(BUILD / name) for name in sorted(written)},
     }
-    MANIFEST.write_text(json.dumps(manifest, indent=2) + "\n")
+    MANIFEST.write_text(json.dumps(dict(sorted(manifest.items())), indent=2) + "\n")
+
+
+PROGRAMS = {"v1model": "v1model", "tofino2": "t2na"}
+"""Target -> which of the programs."""
+TARGETS: dict[str, Callable[[Path], tuple[str, list[str]]]] = {
+    "v1model": compile_v1model,
+    "tofino2": compile_tofino2,
+}
 
 
 def main() -> None:
@@ -108,11 +211,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare with MANIFEST.json only")
-    if parser.parse_args().check:
+    parser.add_argument("--target", choices=sorted(TARGETS), default="v1model")
+    args = parser.parse_args()
+    if args.check:
         problems = differences()
+        for target in sorted(TARGETS.keys() - read_manifest().keys()):
+            print(f"{target}: never compiled, so there is nothing to compare")
         print("\n".join(problems) or "sources and artefacts match MANIFEST.json")
         raise SystemExit(1 if problems else 0)
-    compile_program(find_compiler())
+    compile_target(args.target)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 // Ringstep's data plane on v1model (BMv2 and the software switch).
 //
+// -DRINGSTEP_UEC adds Ultra Ethernet, whose headers name job, step and end of message themselves.
+//
 // Ingress finds a packet's job and its way; egress, where the queue depth is known, runs RED and
 // the marker and sets CE. The marker's rule is that of ringstep.protocol.marker.
 
@@ -56,10 +58,15 @@ control RingstepIngress(inout headers_t hdr,
             if (hdr.vlan.isValid()) {
                 l3_offset = 18;
             }
+            bool is_tagged = hdr.udp.sport >= UDP_SPORT_BASE && udp_bytes >= MIN_ROCE_UDP_BYTES;
+#ifdef RINGSTEP_UEC
+            if (hdr.ses.isValid()) {
+                is_tagged = udp_bytes >= MIN_UEC_UDP_BYTES;
+            }
+#endif
             if (meta.is_data == 1
-                    && hdr.udp.sport >= UDP_SPORT_BASE
+                    && is_tagged
                     && hdr.udp.length == udp_bytes
-                    && udp_bytes >= MIN_ROCE_UDP_BYTES
                     && standard_metadata.packet_length
                         >= l3_offset + l3_header + (bit<32>)udp_bytes) {
                 classify.apply(hdr, meta);

@@ -14,6 +14,16 @@ CPU_PORT: Final = 510
 """Port over which packet-out and packet-in travel."""
 DROP_PORT: Final = 511
 """Egress port that means "drop" on v1model."""
+T2NA_CPU_PORT: Final = 0
+"""The PCIe port of Tofino 2, which the program puts for CPU_PORT."""
+T2NA_RECIRC_PORT: Final = 6
+"""Local number, within each pipe of Tofino 2, of the port over which state replies recirculate."""
+T2NA_LOCAL_PORT_MASK: Final = 0x7F
+"""Of a port number on Tofino 2 the bits below the pipe's."""
+T2NA_TICK_NS: Final = 256
+"""Unit of ``now`` and ``win_start`` on Tofino 2; both have 32 bits."""
+T2NA_SLACK_TICKS: Final = 7
+"""A packet stamped so much earlier than the one before it, by another parser, ends no window."""
 
 JOB_BITS: Final = 14
 MAX_JOBS: Final = (1 << JOB_BITS) - 1

@@ -1,12 +1,15 @@
 """Generates ``p4src/include/constants.p4`` from the constants of this package.
 
 So the numbers that P4 and Python share are typed once. ``python -m ringstep.protocol.p4constants``
-prints the file.
+prints the file, and with ``--t2na`` what the Tofino 2 program has besides
+(``p4src/include/t2na/constants.p4``).
 """
 
 from __future__ import annotations
 
-from ringstep.protocol import inband, limits, rocev2
+import sys
+
+from ringstep.protocol import inband, limits, rocev2, uec
 
 _HEADER = """\
 // Generated from the Python package ringstep.protocol; do not edit.
@@ -16,6 +19,8 @@ _HEADER = """\
 #define RINGSTEP_CONSTANTS_P4
 
 """
+_UEC_HEADER = "\n#ifdef RINGSTEP_UEC\n"
+_UEC_FOOTER = "#endif\n"
 _FOOTER = "\n#endif  // RINGSTEP_CONSTANTS_P4\n"
 
 _TYPEDEFS: tuple[tuple[str, int], ...] = (
@@ -61,13 +66,63 @@ _CONSTANTS: tuple[tuple[str, str, int], ...] = (
     ("bit<7>", "OP_READ_STATE", inband.OP_READ_STATE),
 )
 
+_UEC_TYPEDEFS: tuple[tuple[str, int], ...] = (("uec_job_t", uec.JOB_ID_BITS),)
+
+_UEC_CONSTANTS: tuple[tuple[str, str, int], ...] = (
+    ("bit<16>", "UEC_UDP_PORT", uec.UEC_UDP_PORT),
+    ("bit<16>", "MIN_UEC_UDP_BYTES", rocev2.UDP_BYTES + uec.PDS_BYTES + uec.SES_BYTES),
+    ("bit<5>", "UEC_RUD_REQUEST", uec.PdsType.RUD_REQUEST),
+    ("bit<6>", "UEC_WRITE", uec.SesOpcode.WRITE),
+    ("bit<6>", "UEC_SEND", uec.SesOpcode.SEND),
+    ("bit<6>", "UEC_TAGGED_SEND", uec.SesOpcode.TAGGED_SEND),
+    ("bit<2>", "UEC_SES_VERSION", uec.SES_VERSION),
+)
+
+
+def _declarations(
+    typedefs: tuple[tuple[str, int], ...], constants: tuple[tuple[str, str, int], ...]
+) -> str:
+    types = "".join(f"typedef bit<{bits}> {name};\n" for name, bits in typedefs)
+    values = "".join(f"const {kind} {name} = {value};\n" for kind, name, value in constants)
+    return f"{types}\n{values}"
+
 
 def render() -> str:
     """Return the text of ``constants.p4``."""
-    typedefs = "".join(f"typedef bit<{bits}> {name};\n" for name, bits in _TYPEDEFS)
-    constants = "".join(f"const {kind} {name} = {value};\n" for kind, name, value in _CONSTANTS)
-    return f"{_HEADER}{typedefs}\n{constants}{_FOOTER}"
+    uec_part = _UEC_HEADER + _declarations(_UEC_TYPEDEFS, _UEC_CONSTANTS) + _UEC_FOOTER
+    return _HEADER + _declarations(_TYPEDEFS, _CONSTANTS) + uec_part + _FOOTER
+
+
+_T2NA_HEADER = """\
+// Generated from the Python package ringstep.protocol; do not edit.
+// `make p4` writes this file anew, and a test fails when it differs.
+
+#ifndef RINGSTEP_T2NA_CONSTANTS_P4
+#define RINGSTEP_T2NA_CONSTANTS_P4
+"""
+_T2NA_FOOTER = """
+// A queue's depth is counted in units of 2^QDEPTH_SHIFT cells of 176 bytes: 8 cells hold a packet
+// of 1 KB, for which q_gate, q_min and q_max are made. Compile with another shift for others.
+#ifndef QDEPTH_SHIFT
+#define QDEPTH_SHIFT 3
+#endif
+
+#endif  // RINGSTEP_T2NA_CONSTANTS_P4
+"""
+
+_T2NA_CONSTANTS: tuple[tuple[str, str, int], ...] = (
+    ("port_t", "DROP_PORT", limits.DROP_PORT),
+    ("port_t", "T2NA_CPU_PORT", limits.T2NA_CPU_PORT),
+    ("port_t", "T2NA_RECIRC_PORT", limits.T2NA_RECIRC_PORT),
+    ("port_t", "T2NA_LOCAL_PORT_MASK", limits.T2NA_LOCAL_PORT_MASK),
+    ("int<32>", "SLACK", limits.T2NA_SLACK_TICKS),
+)
+
+
+def render_t2na() -> str:
+    """Return the text of ``t2na/constants.p4``."""
+    return _T2NA_HEADER + _declarations((), _T2NA_CONSTANTS) + _T2NA_FOOTER
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    print(render_t2na() if "--t2na" in sys.argv[1:] else render(), end="")

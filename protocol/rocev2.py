@@ -13,23 +13,29 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 from ringstep.protocol.icrc import ICRC_BYTES as ICRC_BYTES
 from ringstep.protocol.icrc import LRH_CRC, icrc, masked_headers
 from ringstep.protocol.limits import ROCE_UDP_PORT
+from ringstep.protocol.udpip import CE as CE
+from ringstep.protocol.udpip import ECT0 as ECT0
+from ringstep.protocol.udpip import ECT1 as ECT1
+from ringstep.protocol.udpip import ETHERNET_BYTES as ETHERNET_BYTES
+from ringstep.protocol.udpip import ETHERTYPE_IPV4 as ETHERTYPE_IPV4
+from ringstep.protocol.udpip import ETHERTYPE_IPV6 as ETHERTYPE_IPV6
+from ringstep.protocol.udpip import ETHERTYPE_VLAN as ETHERTYPE_VLAN
+from ringstep.protocol.udpip import IPPROTO_UDP as IPPROTO_UDP
+from ringstep.protocol.udpip import IPV4_BYTES as IPV4_BYTES
+from ringstep.protocol.udpip import IPV6_BYTES as IPV6_BYTES
+from ringstep.protocol.udpip import NOT_ECT as NOT_ECT
+from ringstep.protocol.udpip import UDP_BYTES as UDP_BYTES
+from ringstep.protocol.udpip import VLAN_BYTES as VLAN_BYTES
+from ringstep.protocol.udpip import IpAddress as IpAddress
+from ringstep.protocol.udpip import MalformedFrame as MalformedFrame
+from ringstep.protocol.udpip import OtherTraffic, encode_ethernet, encode_udp, find_udp
+from ringstep.protocol.udpip import ipv4_checksum as ipv4_checksum
 
-ETHERTYPE_IPV4: Final = 0x0800
-ETHERTYPE_IPV6: Final = 0x86DD
-ETHERTYPE_VLAN: Final = 0x8100
-IPPROTO_UDP: Final = 17
-
-ETHERNET_BYTES: Final = 14
-VLAN_BYTES: Final = 4
-IPV4_BYTES: Final = 20
-IPV6_BYTES: Final = 40
-UDP_BYTES: Final = 8
 BTH_BYTES: Final = 12
 RETH_BYTES: Final = 16
 AETH_BYTES: Final = 4
@@ -37,21 +43,9 @@ IMM_BYTES: Final = 4
 CNP_PADDING: Final = bytes(16)
 DEFAULT_PKEY: Final = 0xFFFF
 
-NOT_ECT: Final = 0
-ECT1: Final = 1
-ECT0: Final = 2
-CE: Final = 3
-"""Values of the two ECN bits (RFC 3168)."""
 
-IpAddress = IPv4Address | IPv6Address
-
-
-class NotRoce(ValueError):
+class NotRoce(OtherTraffic):
     """The frame is whole but is not RoCEv2; the text says what it is instead."""
-
-
-class MalformedFrame(ValueError):
-    """The frame claims to be RoCEv2 and is broken; the text says where."""
 
 
 class Opcode(IntEnum):
@@ -207,9 +201,6 @@ class Bth:
 _BTH: Final = struct.Struct("!BBHII")
 _RETH: Final = struct.Struct("!QII")
 _AETH: Final = struct.Struct("!I")
-_UDP: Final = struct.Struct("!HHHH")
-_IPV4: Final = struct.Struct("!BBHHHBBH4s4s")
-_IPV6: Final = struct.Struct("!IHBB16s16s")
 
 
 @dataclass(slots=True)
@@ -291,17 +282,6 @@ class RoceFrame:
     """Trailer after the IP packet (Ethernet padding of short frames)."""
 
 
-def ipv4_checksum(header: bytes | bytearray | memoryview) -> int:
-    """Return the RFC 1071 checksum of an IPv4 header whose checksum field is zero or left in.
-
-    Over a header with a correct checksum in place the result is 0.
-    """
-    total: int = sum(struct.unpack(f"!{len(header) // 2}H", header))
-    total = (total & 0xFFFF) + (total >> 16)
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
-
-
 def build(frame: RoceFrame) -> bytes:
     """Return the whole Ethernet frame, with checksums and ICRC.
 
@@ -322,12 +302,10 @@ def build(frame: RoceFrame) -> bytes:
         body += frame.imm.to_bytes(IMM_BYTES, "big")
     body += frame.payload
     body += bytes(bth.pad)
-    udp_length = UDP_BYTES + len(body) + ICRC_BYTES
-    udp = _UDP.pack(frame.sport, ROCE_UDP_PORT, udp_length, 0)
-    version, ip_header = _ip_header(frame, udp_length)
-    packet = ip_header + udp + body
+    version, headers = encode_udp(frame, ROCE_UDP_PORT, len(body) + ICRC_BYTES)
+    packet = headers + body
     packet += icrc(packet, version).to_bytes(ICRC_BYTES, "little")
-    return _ethernet(frame, version) + packet + frame.extra
+    return encode_ethernet(frame, version) + packet + frame.extra
 
 
 def _check_headers(frame: RoceFrame) -> None:
@@ -350,30 +328,6 @@ def _check_headers(frame: RoceFrame) -> None:
         )
 
 
-def _ip_header(frame: RoceFrame, udp_length: int) -> tuple[int, bytes]:
-    tos = frame.dscp << 2 | frame.ecn
-    src, dst = frame.src_ip.packed, frame.dst_ip.packed
-    if frame.src_ip.version == 6:
-        word = 6 << 28 | tos << 20 | frame.flow_label
-        return 6, _IPV6.pack(word, udp_length, IPPROTO_UDP, frame.ttl, src, dst)
-    header = bytearray(
-        _IPV4.pack(
-            0x45, tos, IPV4_BYTES + udp_length, frame.ident, 0x4000, frame.ttl, IPPROTO_UDP, 0,
-            src, dst,
-        )
-    )  # fmt: skip
-    header[10:12] = ipv4_checksum(header).to_bytes(2, "big")
-    return 4, bytes(header)
-
-
-def _ethernet(frame: RoceFrame, version: int) -> bytes:
-    ethertype = (ETHERTYPE_IPV4 if version == 4 else ETHERTYPE_IPV6).to_bytes(2, "big")
-    head = frame.dst_mac.to_bytes(6, "big") + frame.src_mac.to_bytes(6, "big")
-    if frame.vlan is None:
-        return head + ethertype
-    return head + ETHERTYPE_VLAN.to_bytes(2, "big") + frame.vlan.to_bytes(2, "big") + ethertype
-
-
 def parse(data: bytes, check_icrc: bool = True) -> RoceFrame:
     """Take a frame apart.
 
@@ -386,38 +340,23 @@ def parse(data: bytes, check_icrc: bool = True) -> RoceFrame:
             options, IPv6 extension headers, another UDP port.
         MalformedFrame: short, lengths that contradict one another, a bad checksum, a bad ICRC.
     """
-    vlan, ethertype, l3 = _parse_ethernet(data)
-    if ethertype == ETHERTYPE_IPV4:
-        ip = _parse_ipv4(data, l3)
-    elif ethertype == ETHERTYPE_IPV6:
-        ip = _parse_ipv6(data, l3)
-    else:
-        raise NotRoce(f"EtherType 0x{ethertype:04X} is neither IPv4 nor IPv6")
-    end = l3 + ip.header_bytes + ip.payload_bytes
-    if end > len(data):
+    try:
+        udp = find_udp(data, ROCE_UDP_PORT)
+    except OtherTraffic as error:
+        raise NotRoce(str(error)) from None
+    ip, end = udp.ip, udp.end
+    if end - udp.start < BTH_BYTES + ICRC_BYTES:
         raise MalformedFrame(
-            f"IP says {ip.header_bytes + ip.payload_bytes} bytes, the frame holds {len(data) - l3}"
+            f"UDP length {UDP_BYTES + end - udp.start} leaves no room for BTH and ICRC"
         )
-    udp = l3 + ip.header_bytes
-    if ip.payload_bytes < UDP_BYTES:
-        raise MalformedFrame(f"{ip.payload_bytes} bytes are too few for a UDP header")
-    sport, dport, udp_length, _ = _UDP.unpack_from(data, udp)
-    if dport != ROCE_UDP_PORT:
-        raise NotRoce(f"UDP port {dport} is not {ROCE_UDP_PORT}")
-    if udp_length != ip.payload_bytes:
-        raise MalformedFrame(
-            f"UDP length {udp_length} differs from the IP payload, {ip.payload_bytes}"
-        )
-    if udp_length < UDP_BYTES + BTH_BYTES + ICRC_BYTES:
-        raise MalformedFrame(f"UDP length {udp_length} leaves no room for BTH and ICRC")
     body_end = end - ICRC_BYTES
     if check_icrc:
         found = int.from_bytes(data[body_end:end], "little")
-        right = icrc(data[l3:body_end], ip.version)
+        right = icrc(data[udp.l3 : body_end], ip.version)
         if found != right:
             raise MalformedFrame(f"ICRC 0x{found:08X} is wrong, 0x{right:08X} would be right")
-    bth = Bth.decode(data, udp + UDP_BYTES)
-    at = udp + UDP_BYTES + BTH_BYTES
+    bth = Bth.decode(data, udp.start)
+    at = udp.start + BTH_BYTES
     reth = aeth = imm = None
     if bth.opcode in RETH_OPCODES:
         _need(at + RETH_BYTES <= body_end, "RETH", bth.opcode)
@@ -438,7 +377,7 @@ def parse(data: bytes, check_icrc: bool = True) -> RoceFrame:
         dst_mac=int.from_bytes(data[0:6], "big"),
         src_ip=ip.src,
         dst_ip=ip.dst,
-        sport=sport,
+        sport=udp.sport,
         bth=bth,
         payload=bytes(data[at : body_end - bth.pad]),
         reth=reth,
@@ -447,91 +386,16 @@ def parse(data: bytes, check_icrc: bool = True) -> RoceFrame:
         ecn=ip.tos & 3,
         dscp=ip.tos >> 2,
         ttl=ip.ttl,
-        vlan=vlan,
+        vlan=udp.vlan,
         flow_label=ip.flow_label,
         ident=ip.ident,
         extra=bytes(data[end:]),
     )
 
 
-@dataclass(slots=True)
-class _Ip:
-    version: int
-    header_bytes: int
-    payload_bytes: int
-    tos: int
-    ttl: int
-    src: IpAddress
-    dst: IpAddress
-    flow_label: int = 0
-    ident: int = 0
-
-
 def _need(there: bool, what: str, opcode: int) -> None:
     if not there:
         raise MalformedFrame(f"opcode 0x{opcode:02X} needs {what}, the frame ends before it")
-
-
-def _parse_ethernet(data: bytes) -> tuple[int | None, int, int]:
-    if len(data) < ETHERNET_BYTES:
-        raise MalformedFrame(f"{len(data)} bytes are too few for an Ethernet header")
-    ethertype = int.from_bytes(data[12:14], "big")
-    if ethertype != ETHERTYPE_VLAN:
-        return None, ethertype, ETHERNET_BYTES
-    if len(data) < ETHERNET_BYTES + VLAN_BYTES:
-        raise MalformedFrame(f"{len(data)} bytes are too few for a VLAN tag")
-    vlan = int.from_bytes(data[14:16], "big")
-    return vlan, int.from_bytes(data[16:18], "big"), ETHERNET_BYTES + VLAN_BYTES
-
-
-def _parse_ipv4(data: bytes, l3: int) -> _Ip:
-    if len(data) < l3 + IPV4_BYTES:
-        raise MalformedFrame(f"{len(data) - l3} bytes are too few for an IPv4 header")
-    first, tos, total, ident, fragment, ttl, proto, _, src, dst = _IPV4.unpack_from(data, l3)
-    if first >> 4 != 4:
-        raise MalformedFrame(f"IP version {first >> 4} under EtherType IPv4")
-    if first & 15 < 5:
-        raise MalformedFrame(f"IPv4 header length of {first & 15} words; 5 is the least")
-    if first & 15 > 5:
-        raise NotRoce("IPv4 options")
-    if total < IPV4_BYTES:
-        raise MalformedFrame(f"IPv4 total length {total} is less than the header")
-    if ipv4_checksum(data[l3 : l3 + IPV4_BYTES]):
-        raise MalformedFrame("IPv4 header checksum is wrong")
-    if fragment & 0x3FFF:
-        raise NotRoce("an IPv4 fragment")
-    if proto != IPPROTO_UDP:
-        raise NotRoce(f"IP protocol {proto} is not UDP")
-    return _Ip(
-        version=4,
-        header_bytes=IPV4_BYTES,
-        payload_bytes=total - IPV4_BYTES,
-        tos=tos,
-        ttl=ttl,
-        src=IPv4Address(src),
-        dst=IPv4Address(dst),
-        ident=ident,
-    )
-
-
-def _parse_ipv6(data: bytes, l3: int) -> _Ip:
-    if len(data) < l3 + IPV6_BYTES:
-        raise MalformedFrame(f"{len(data) - l3} bytes are too few for an IPv6 header")
-    word, length, next_header, hop_limit, src, dst = _IPV6.unpack_from(data, l3)
-    if word >> 28 != 6:
-        raise MalformedFrame(f"IP version {word >> 28} under EtherType IPv6")
-    if next_header != IPPROTO_UDP:
-        raise NotRoce(f"IPv6 next header {next_header} is not UDP")
-    return _Ip(
-        version=6,
-        header_bytes=IPV6_BYTES,
-        payload_bytes=length,
-        tos=word >> 20 & 0xFF,
-        ttl=hop_limit,
-        src=IPv6Address(src),
-        dst=IPv6Address(dst),
-        flow_label=word & 0xFFFFF,
-    )
 
 
 def cnp(

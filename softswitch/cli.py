@@ -168,6 +168,7 @@ def run(
                 _fail(f"--grpc {grpc!r}: {error}")
             try:
                 runtime.packet_in = server.packet_in
+                runtime.digest = server.digest
                 if ready_file is not None:
                     _write(
                         "--ready-file",

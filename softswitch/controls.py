@@ -75,6 +75,8 @@ class ControlGenerator:
             body.append(self._pick_member(table))
         if table.direct_counter is not None:
             body.extend(self._count_direct(table))
+        if table.direct_meter is not None:
+            body.extend(self._meter_direct(table))
         arms: list[tuple[str, Body]] = []
         for index, action_id in enumerate(table.action_ids):
             action = self._scope.program.actions[action_id]
@@ -89,7 +91,11 @@ class ControlGenerator:
         if any(arm for _, arm in arms) or fallback:
             body.append(Effect("action = record[0]"))
             body.append(Branch(arms, fallback))
-        elif table.direct_counter is None and table.next_by_action is not None:
+        elif (
+            table.direct_counter is None
+            and table.direct_meter is None
+            and table.next_by_action is not None
+        ):
             return []
         if table.next_by_action is None:
             hit = self._sequence(table.next_hit, meeting)
@@ -144,6 +150,17 @@ class ControlGenerator:
             body.append(Effect("cell[1] += len(data)"))
         return body
 
+    def _meter_direct(self, table: TableDef) -> Body:
+        definition = self._scope.program.meters[table.direct_meter or ""]
+        assert definition.result is not None
+        at = -2 if table.direct_counter is not None else -1
+        colour = "meter.execute(len(data), now)"
+        hit: Body = [
+            Effect(f"meter = record[{at}]"),
+            *self._statements.metered(definition.result, colour),
+        ]
+        return [Branch([(f"record[{at}] is not None", hit)])]
+
     def _from_record(self, action: Action, table: TableDef) -> Body:
         """The action, with its arguments taken from `record`."""
         names = tuple(
@@ -154,21 +171,19 @@ class ControlGenerator:
             Value(name, 0, (1 << width) - 1, True)
             for name, (_, width) in zip(names, action.params, strict=True)
         )
-        has_cell = table.direct_counter is not None
+        attached = (table.direct_counter is not None) + (table.direct_meter is not None)
 
         def take(live: frozenset[str]) -> list[str]:
             if len(live) < 3:
                 return [f"{n} = record[{i}]" for i, n in enumerate(names, 1) if n in live]
-            targets = ["_", *(n if n in live else "_" for n in names), *["_"] * has_cell]
+            targets = ["_", *(n if n in live else "_" for n in names), *["_"] * attached]
             return [f"{', '.join(targets)} = record"]
 
         body: Body = [Take(names, take)] if names else []
         return [*body, *self._action(action, values)]
 
     def _action(self, action: Action, values: tuple[Value, ...]) -> Body:
-        outer, self._statements.arguments = self._statements.arguments, values
-        body = self._statements.block(action.body)
-        self._statements.arguments = outer
+        body = self._statements.action(action.body, values)
         if _may_exit(action.body):
             body.append(Branch([(self._scope.exit_flag(), [Leave()])]))
         return body

@@ -11,6 +11,7 @@ import itertools
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,7 +22,15 @@ from google.protobuf import text_format
 from ringstep.protocol.limits import CPU_PORT, DROP_PORT
 from ringstep.softswitch import codegen, hashes
 from ringstep.softswitch.errors import PipelineError
-from ringstep.softswitch.model import ConstEntry, Program, TableDef, load_program
+from ringstep.softswitch.model import (
+    VALID,
+    ConstEntry,
+    FieldRef,
+    LearnList,
+    Program,
+    TableDef,
+    load_program,
+)
 from ringstep.softswitch.queueing import EgressQueue, QueueConfig
 from ringstep.softswitch.tables import (
     ActionCall,
@@ -34,6 +43,7 @@ from ringstep.softswitch.tables import (
     KeySpec,
     Lpm,
     Match,
+    MeterArray,
     Pipeline,
     Range,
     RegisterArray,
@@ -50,6 +60,22 @@ Rng: TypeAlias = Callable[[int, int], int]
 
 MAX_PORT = DROP_PORT - 1
 """The largest port number there is."""
+
+MAX_PASSES = 256
+"""How often a packet and its clones may come back to ingress or egress; then they are dropped and
+counted. BMv2 lets a program loop for ever."""
+
+MAX_COMING_BACK = 1024
+"""Packets that may wait to come back, like BMv2's input buffer; more are dropped and counted."""
+
+MAX_DIGESTS = 4096
+"""Digests that may wait to be taken; more are dropped and counted."""
+
+HANDLED = ()
+"""What generated code returns for a packet whose fate it has settled by a request."""
+
+_RID, _PASSES, _REST = 4, 5, 7
+"""Where these stand in the items of a program that copies packets (see `codegen`)."""
 
 
 class AssertionViolated(Exception):
@@ -68,16 +94,27 @@ def compile_pipeline(p4info: p4i.P4Info | str, json_text: str) -> Pipeline:
     JSON is broken or P4Info does not describe the same program.
     """
     info = _parsed(p4info)
-    units = _counter_units(info)
-    namespace: dict[str, Any] = {}
     try:
-        program = load_program(json_text)
-        _check_match(info, program)
-        generated = codegen.Generator(program, units).generate()
-        exec(compile(generated.source, "<generated pipeline>", "exec"), namespace)
+        return _compiled(info, json_text)
+    except PipelineError:
+        raise
     except (RecursionError, SyntaxError) as error:
         # Python bounds how deep expressions and blocks nest.
         raise PipelineError(f"the program nests too deep to be executed: {error}") from error
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise PipelineError(
+            f"the BMv2 JSON is malformed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _compiled(info: p4i.P4Info, json_text: str) -> Pipeline:
+    units = _counter_units(info)
+    namespace: dict[str, Any] = {}
+    program = load_program(json_text)
+    _check_match(info, program)
+    _name_digests(info, program)
+    generated = codegen.Generator(program, units).generate()
+    exec(compile(generated.source, "<generated pipeline>", "exec"), namespace)
     profiles = {
         p.name: ActionProfile(p.name, p.max_size, p.algorithm is not None)
         for p in program.profiles.values()
@@ -90,8 +127,17 @@ def compile_pipeline(p4info: p4i.P4Info | str, json_text: str) -> Pipeline:
             for c in program.counters.values()
             if c.table is None
         },
+        meters={
+            m.name: MeterArray(m.name, m.size, m.unit)
+            for m in program.meters.values()
+            if m.table is None
+        },
         registers={
             r.name: RegisterArray(r.name, r.size, r.width) for r in program.registers.values()
+        },
+        digests={
+            one.name: tuple(_width(program, ref) for ref in one.fields)
+            for one in program.learn_lists.values()
         },
         actions={a.name: list(a.params) for a in program.actions.values()},
         controller_headers={
@@ -104,8 +150,34 @@ def compile_pipeline(p4info: p4i.P4Info | str, json_text: str) -> Pipeline:
         json_text=json_text,
         source=generated.source,
         bindings=generated.bindings,
+        copies_packets=generated.copies_packets,
         build=namespace["build"],
     )
+
+
+def _name_digests(info: p4i.P4Info, program: Program) -> None:
+    """Give each learn list the name that P4Info has for its digest.
+
+    A list is named for its struct, so several lists may be one digest. What has no name in the
+    source is named by each compiler back end in its own way, in the same order.
+    """
+    if not info.digests:
+        return
+    names = [one.preamble.name for one in info.digests]
+    named = {one.name for one in program.learn_lists.values()} & set(names)
+    nameless = [number for number, one in program.learn_lists.items() if one.name not in named]
+    left = [name for name in names if name not in named]
+    if len(nameless) != len(left):
+        raise PipelineError(
+            f"P4Info has digests {', '.join(names)}, the BMv2 JSON "
+            f"{', '.join(one.name for one in program.learn_lists.values()) or 'none'}"
+        )
+    for number, name in zip(nameless, left, strict=True):
+        program.learn_lists[number] = LearnList(name, program.learn_lists[number].fields)
+
+
+def _width(program: Program, ref: FieldRef) -> int:
+    return 1 if ref.name == VALID else program.field(ref).width
 
 
 def _parsed(p4info: p4i.P4Info | str) -> p4i.P4Info:
@@ -146,6 +218,8 @@ def _table(program: Program, table: TableDef, profiles: dict[str, ActionProfile]
             max_size=table.max_size if table.entries is None else 0,
             profile=None if table.profile is None else profiles[table.profile],
             direct_counter=table.direct_counter,
+            direct_meter=table.direct_meter,
+            meter_unit=program.meters[table.direct_meter].unit if table.direct_meter else "packets",
             default=default,
             default_is_const=table.default_is_const,
             default_action_is_const=table.default_action_is_const,
@@ -224,6 +298,8 @@ def _check_match(info: p4i.P4Info, program: Program) -> None:
             )
     for kind, names, known in (
         ("counter", info.counters, list(program.counters)),
+        ("meter", info.meters, [m.name for m in program.meters.values() if m.table is None]),
+        ("direct meter", info.direct_meters, [m.name for m in program.meters.values() if m.table]),
         ("register", info.registers, list(program.registers)),
         # p4c leaves a profile that no table uses out of the JSON.
         ("action profile", [p for p in info.action_profiles if p.table_ids], [*program.profiles]),
@@ -293,14 +369,32 @@ class SwitchStats:
     no_pipeline_drops: int = 0
     assertion_drops: int = 0
     error_drops: int = 0
+    copy_drops: int = 0
+    """Copies and returning packets beyond `MAX_PASSES` or `MAX_COMING_BACK`."""
+    digest_drops: int = 0
+    """Digests that nobody took."""
     last_error: str = ""
     generation: int = field(default=0)
     """How many pipelines have been committed."""
 
 
+_Sent: TypeAlias = bytes | tuple[()] | None
+"""What egress returns: a frame, `HANDLED`, or None for a packet that it dropped."""
+
 _Waiting: TypeAlias = tuple[
-    float, int, EgressQueue, tuple[Any, ...], int, int, Callable[..., bytes | None]
+    float, int, EgressQueue, tuple[Any, ...], int, int, Callable[..., _Sent]
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A packet about to enter ingress; `kept` is None for one from outside."""
+
+    port: int
+    frame: bytes
+    kind: int = codegen.NORMAL
+    kept: tuple[int, ...] | None = None
+    passes: int = 0
 
 
 def seeded_rng(seed: int) -> Rng:
@@ -346,7 +440,14 @@ class Switch:
         self._sequence = itertools.count()
         self._sent: list[tuple[int, bytes]] = []
         self._ingress: Callable[..., tuple[Any, ...] | None] | None = None
-        self._egress: Callable[..., bytes | None] | None = None
+        self._egress: Callable[..., _Sent] | None = None
+        self._reparse: Callable[..., tuple[Any, ...]] | None = None
+        self._copies_packets = False
+        # What generated code asks for, done as soon as it returns.
+        self._requests: list[tuple[str, Any, Any]] = []
+        # Packets and items that come back, done before the next packet.
+        self._coming_back: deque[_Pass | tuple[Any, ...]] = deque()
+        self._digests: deque[tuple[str, tuple[int, ...]]] = deque()
         for port, config in (queues or {}).items():
             self.configure_queue(port, config)
 
@@ -373,10 +474,12 @@ class Switch:
 
         Packets that wait in queues leave through the pipeline that put them there.
         """
-        ingress, egress = pipeline.build(**self._bound(pipeline))
+        ingress, egress, reparse = pipeline.build(**self._bound(pipeline))
         with self.lock:
             self.pipeline = pipeline
-            self._ingress, self._egress = ingress, egress
+            self._ingress, self._egress, self._reparse = ingress, egress, reparse
+            self._copies_packets = pipeline.copies_packets
+            self._digests.clear()
             self.stats.generation += 1
 
     def _bound(self, pipeline: Pipeline) -> dict[str, Any]:
@@ -385,10 +488,22 @@ class Switch:
         def assertion_failed(where: str) -> None:
             raise AssertionViolated(where)
 
+        def asking(what: str) -> Callable[..., tuple[()]]:
+            def ask(first: Any, second: Any = None) -> tuple[()]:
+                self._requests.append((what, first, second))
+                return HANDLED
+
+            return ask
+
         runtime: dict[str, Any] = {
             "rng": self.rng,
             "log": _log_message,
             "assertion": assertion_failed,
+            "digest": self._digest,
+            **{
+                what: asking(what)
+                for what in ("clone", "clone_egress", "multicast", "resubmit", "recirculate")
+            },
         }
         makers: dict[str, Callable[[str], Any]] = {
             "table.get": lambda name: pipeline.tables[name].index.get,
@@ -396,6 +511,7 @@ class Switch:
             "table.search": lambda name: pipeline.tables[name].search,
             "table.default": lambda name: pipeline.tables[name].default_record,
             "register": lambda name: pipeline.registers[name].values,
+            "meter": lambda name: pipeline.meters[name].execute,
             "counter.packets": lambda name: pipeline.counters[name].packets,
             "counter.bytes": lambda name: pipeline.counters[name].bytes,
             "hash": lambda name: hashes.ALGORITHMS[name],
@@ -420,15 +536,23 @@ class Switch:
         if self._ingress is None:
             self.stats.no_pipeline_drops += 1
             return
-        now = int(now_us)
+        if self._copies_packets:
+            self._coming_back.append(_Pass(port, frame))
+            self._go_round(now_us)
+            return
         try:
-            item = self._ingress(frame, port, now)
+            item = self._ingress(frame, port, int(now_us))
         except Exception as error:
             self._failed(error)
             return
         if item is None:
             stats.ingress_drops += 1
             return
+        self._enqueue(item, now_us)
+
+    def _enqueue(self, item: tuple[Any, ...], now_us: float) -> None:
+        """Put an item into its port's queue, or send it at once where that does not delay it."""
+        now = int(now_us)
         queue = self._queues.get(item[0])
         if queue is None:
             self._send(item, now, now, 0, 0, self._egress)
@@ -476,6 +600,8 @@ class Switch:
             at, _, queue, item, enq_time, enq_depth, egress = heapq.heappop(calendar)
             queue.depth -= 1
             self._send(item, int(at), enq_time, enq_depth, queue.depth, egress)
+            if self._coming_back:
+                self._go_round(at)
 
     def _send(
         self,
@@ -484,22 +610,115 @@ class Switch:
         enq_time: int,
         enq_depth: int,
         deq_depth: int,
-        egress: Callable[..., bytes | None] | None,
+        egress: Callable[..., _Sent] | None,
     ) -> None:
         assert egress is not None
         try:
             frame = egress(item, now, enq_time, enq_depth, deq_depth)
         except Exception as error:
+            self._requests.clear()
             self._failed(error)
             return
+        if self._requests:
+            self._carry_out_after_egress(item, egress)
         port = item[0]
         stats = self._ports.get(port) or self._port(port)
-        if frame is None:
-            stats.egress_drops += 1
+        if not isinstance(frame, bytes):
+            if frame is None:
+                stats.egress_drops += 1
             return
         stats.tx_packets += 1
         stats.tx_bytes += len(frame)
         self._sent.append((port, frame))
+
+    # -- copies of packets
+
+    def _go_round(self, now_us: float) -> None:
+        """Put through ingress and egress whatever comes back, until nothing does."""
+        waiting = self._coming_back
+        while waiting:
+            one = waiting.popleft()
+            if isinstance(one, _Pass):
+                self._pass(one, now_us)
+            else:
+                self._enqueue(one, now_us)
+
+    def _come_back(self, one: _Pass | tuple[Any, ...], passes: int) -> None:
+        if passes > MAX_PASSES or len(self._coming_back) >= MAX_COMING_BACK:
+            self.stats.copy_drops += 1
+            return
+        self._coming_back.append(one)
+
+    def _pass(self, one: _Pass, now_us: float) -> None:
+        """Once through ingress of a program that copies packets."""
+        assert self._ingress is not None
+        try:
+            item = self._ingress(one.frame, one.port, int(now_us), one.kind, one.kept)
+        except Exception as error:
+            self._requests.clear()
+            self._failed(error)
+            return
+        requests, self._requests = self._requests, []
+        for what, first, second in requests:
+            if what == "clone":
+                self._clone(one, first, second, now_us)
+            elif what == "multicast":
+                self._multicast(first, second, one.passes, now_us)
+            else:
+                again = _Pass(one.port, one.frame, codegen.RESUBMITTED, first, one.passes + 1)
+                self._come_back(again, again.passes)
+        if item is None:
+            self._port(one.port).ingress_drops += 1
+        elif item != HANDLED:
+            self._enqueue(_item(item, item[0], 0, one.passes, 0), now_us)
+
+    def _clone(self, one: _Pass, session_id: int, kept: tuple[int, ...], now_us: float) -> None:
+        assert self.pipeline is not None
+        assert self._reparse is not None
+        session = self.pipeline.replication.sessions.get(session_id)
+        if session is None:
+            return
+        item = self._reparse(one.frame, one.port if one.kept is None else 0, kept)
+        for replica in session.replicas:
+            copy = _item(item, replica.port, replica.instance, one.passes, session.max_length)
+            self._enqueue(copy, now_us)
+
+    def _multicast(self, group: int, item: tuple[Any, ...], passes: int, now_us: float) -> None:
+        assert self.pipeline is not None
+        for replica in self.pipeline.replication.groups.get(group, ()):
+            self._enqueue(_item(item, replica.port, replica.instance, passes, 0), now_us)
+
+    def _carry_out_after_egress(self, item: tuple[Any, ...], egress: Callable[..., _Sent]) -> None:
+        requests, self._requests = self._requests, []
+        passes = item[_PASSES] + 1
+        for what, first, second in requests:
+            if egress is not self._egress:
+                # The pipeline was replaced while the packet waited: there is nowhere to come back.
+                self.stats.copy_drops += 1
+            elif what == "recirculate":
+                again = _Pass(0, first, codegen.RECIRCULATED, second, passes)
+                self._come_back(again, passes)
+            else:
+                assert self.pipeline is not None
+                session = self.pipeline.replication.sessions.get(first)
+                for replica in session.replicas if session else ():
+                    limit = session.max_length if session else 0
+                    copy = _item(second, replica.port, replica.instance, passes, limit)
+                    self._come_back(copy, passes)
+
+    # -- digests
+
+    def _digest(self, name: str, values: tuple[int, ...]) -> None:
+        if len(self._digests) >= MAX_DIGESTS:
+            self.stats.digest_drops += 1
+            return
+        self._digests.append((name, values))
+
+    def take_digests(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The digests since the last call, as (its name in P4Info, the values of its fields)."""
+        taken = list(self._digests)
+        self._digests.clear()
+        return taken
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, AssertionViolated):
@@ -522,6 +741,11 @@ class Switch:
         for port, queue in self._queues.items():
             self._port(port).queue_depth = queue.depth
         return dict(sorted(self._ports.items()))
+
+
+def _item(item: tuple[Any, ...], port: int, rid: int, passes: int, limit: int) -> tuple[Any, ...]:
+    """An item of a program that copies packets, as one of its copies."""
+    return (port, *item[1:_RID], rid, passes, limit, *item[_REST:])
 
 
 def _log_message(text: str, *values: int) -> None:

@@ -131,7 +131,7 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class NamedArg:
-    """A reference to a register, counter or calculation, by name."""
+    """A reference to a register, counter, meter or calculation, by name."""
 
     kind: str
     name: str
@@ -266,6 +266,7 @@ class TableDef:
     next_miss: str | None
     base_default_next: str | None
     direct_counter: str | None
+    direct_meter: str | None
     entries: tuple[ConstEntry, ...] | None
     where: str
 
@@ -340,9 +341,35 @@ class RegisterDef:
     width: int
 
 
+@dataclass(frozen=True, slots=True)
+class MeterDef:
+    """A meter array; direct where `table` is given, and then a hit puts the colour in `result`.
+
+    `unit` is packets or bytes.
+    """
+
+    name: str
+    size: int
+    unit: str
+    table: str | None
+    result: FieldRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnList:
+    """What one digest holds: its fields in order."""
+
+    name: str
+    fields: tuple[FieldRef, ...]
+
+
 @dataclass(slots=True)
 class Program:
-    """All that the code generator needs."""
+    """All that the code generator needs.
+
+    `field_lists` says by id which metadata a clone, a resubmitted or a recirculated packet keeps;
+    `learn_lists` what a digest holds.
+    """
 
     headers: dict[str, Header] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
@@ -356,6 +383,9 @@ class Program:
     checksums: tuple[Checksum, ...] = ()
     counters: dict[str, CounterDef] = field(default_factory=dict)
     registers: dict[str, RegisterDef] = field(default_factory=dict)
+    meters: dict[str, MeterDef] = field(default_factory=dict)
+    field_lists: dict[int, tuple[FieldRef, ...]] = field(default_factory=dict)
+    learn_lists: dict[int, LearnList] = field(default_factory=dict)
     aliases: dict[str, FieldRef] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -401,6 +431,13 @@ PRIMITIVES: dict[str, tuple[str, ...]] = {
     "register_read": ("field", "register_array", "expr"),
     "register_write": ("register_array", "expr", "expr"),
     "count": ("counter_array", "expr"),
+    "execute_meter": ("meter_array", "expr", "field"),
+    "clone_ingress_pkt_to_egress": ("expr", "field_list"),
+    "clone_egress_pkt_to_egress": ("expr", "field_list"),
+    "resubmit": ("field_list",),
+    "recirculate": ("field_list",),
+    "truncate": ("expr",),
+    "generate_digest": ("expr", "learn_list"),
     "modify_field_rng_uniform": ("field", "expr", "expr"),
     "modify_field_with_hash_based_offset": ("field", "expr", "calculation", "expr"),
     "log_msg": ("string", "vector"),
@@ -412,10 +449,8 @@ REFUSED_SECTIONS = {
     "header_stacks": "header stack",
     "header_unions": "header union",
     "header_union_stacks": "header union stack",
-    "meter_arrays": "meter",
     "extern_instances": "extern instance",
     "parse_vsets": "parser value set",
-    "learn_lists": "digest",
 }
 
 MAX_FIELD_WIDTH = 2048
@@ -445,6 +480,17 @@ def _hex(text: Any) -> int:
     if isinstance(text, int):
         return text
     return int(str(text), 16)
+
+
+def _locals_in(item: Any) -> Iterable[int]:
+    """The indices of action arguments in a piece of JSON."""
+    if isinstance(item, dict):
+        if item.get("type") in ("local", "runtime_data"):
+            yield int(item["value"])
+        item = list(item.values())
+    if isinstance(item, list):
+        for one in item:
+            yield from _locals_in(one)
 
 
 def _source(item: Mapping[str, Any], where: str) -> str:
@@ -480,6 +526,15 @@ class _Loader:
             )
         for name, item in self._named("register_arrays"):
             program.registers[name] = RegisterDef(name, int(item["size"]), int(item["bitwidth"]))
+        for name, item in self._named("meter_arrays"):
+            program.meters[name] = self._meter(name, item)
+        for item in doc.get("field_lists", []):
+            where = f"at field_lists[{item.get('name', item['id'])}]"
+            program.field_lists[int(item["id"])] = self._field_list(item, where)
+        for name, item in self._named("learn_lists"):
+            program.learn_lists[int(item["id"])] = LearnList(
+                name, self._field_list(item, _source(item, f"at learn_lists[{name}]"))
+            )
         for item in doc.get("actions", []):
             action = self._action(item)
             program.actions[action.id] = action
@@ -536,6 +591,27 @@ class _Loader:
                     f"a header of {width} bits, not whole bytes", f"at headers[{name}]"
                 )
             self._program.headers[name] = Header(name, type_name, metadata, fields, width)
+
+    def _meter(self, name: str, item: dict[str, Any]) -> MeterDef:
+        where = _source(item, f"at meter_arrays[{name}]")
+        unit = item.get("type", "packets")
+        if unit not in ("packets", "bytes") or int(item.get("rate_count", 2)) != 2:
+            raise UnsupportedConstruct(
+                f"a meter of {item.get('rate_count')} rates in {unit}, not of two in packets or "
+                "bytes",
+                where,
+            )
+        table = item["binding"] if item.get("is_direct") else None
+        result = None if table is None else self._field_ref(item["result_target"], where)
+        return MeterDef(name, int(item.get("size", 0)), unit, table, result)
+
+    def _field_list(self, item: dict[str, Any], where: str) -> tuple[FieldRef, ...]:
+        refs = []
+        for element in item["elements"]:
+            if element["type"] != "field":
+                raise UnsupportedConstruct(f"a list element of type {element['type']!r}", where)
+            refs.append(self._field_ref(element["value"], where))
+        return tuple(refs)
 
     def _calculation(self, name: str, item: dict[str, Any]) -> Calculation:
         where = _source(item, f"at calculations[{name}]")
@@ -637,6 +713,12 @@ class _Loader:
             self._primitive(p, f"at actions[{name}].primitives[{i}]")
             for i, p in enumerate(item.get("primitives", []))
         ]
+        for at, primitive in enumerate(item.get("primitives", [])):
+            for index in _locals_in(primitive):
+                if not 0 <= index < len(params):
+                    raise PipelineError(
+                        f"there is no argument {index} (at actions[{name}].primitives[{at}])"
+                    )
         return Action(int(item["id"]), name, params, structure(flat, f"at actions[{name}]"))
 
     def _primitive(self, item: dict[str, Any], place: str) -> Call | Jump:
@@ -672,6 +754,12 @@ class _Loader:
             return tuple(self._expr(v, where) for v in param["value"])
         if kind == "string":
             return str(param["value"])
+        if kind in ("field_list", "learn_list"):
+            number = _hex(param["value"]) if param["type"] == "hexstr" else None
+            lists = self._program.field_lists if kind == "field_list" else self._program.learn_lists
+            if number is None or number not in lists:
+                raise PipelineError(f"{op}: there is no {kind} {param['value']!r} ({where})")
+            return number
         actual = param["type"]
         if kind == "field":
             target = self._expr(param, where)
@@ -689,6 +777,7 @@ class _Loader:
         known: dict[str, Iterable[str]] = {
             "register_array": self._program.registers,
             "counter_array": self._program.counters,
+            "meter_array": self._program.meters,
             "calculation": self._program.calculations,
         }
         if name not in known[kind]:
@@ -839,8 +928,11 @@ class _Loader:
         kind = item.get("type", "simple")
         if kind not in ("simple", "indirect", "indirect_ws"):
             raise UnsupportedConstruct(f"table type {kind!r}", where)
-        if item.get("direct_meters"):
-            raise UnsupportedConstruct(f"direct meter {item['direct_meters']!r}", where)
+        meter = item.get("direct_meters")
+        if meter is not None and (
+            meter not in self._program.meters or self._program.meters[meter].table != name
+        ):
+            raise PipelineError(f"there is no direct meter {meter!r} for this table ({where})")
         keys = tuple(self._key(k, f"{place}.key[{i}]") for i, k in enumerate(item.get("key", [])))
         action_ids = tuple(int(i) for i in item.get("action_ids", []))
         for action_id in action_ids:
@@ -870,6 +962,7 @@ class _Loader:
             next_miss=nexts.get("__MISS__"),
             base_default_next=item.get("base_default_next"),
             direct_counter=counter,
+            direct_meter=meter,
             entries=None
             if entries is None
             else tuple(

@@ -34,7 +34,8 @@ MAX_PACKET_OUTS = 1024
 class Runtime:
     """Moves packets between a switch and its wires until stopped.
 
-    `packet_in` is called, without the lock, with each frame that leaves at the CPU port.
+    `packet_in` is called, without the lock, with each frame that leaves at the CPU port, `digest`
+    with each digest's name and values.
     """
 
     def __init__(self, switch: Switch, wires: Mapping[int, Wire]) -> None:
@@ -43,6 +44,7 @@ class Runtime:
         self.unwired_drops = 0
         self.packet_out_drops = 0
         self.packet_in: Any = None
+        self.digest: Any = None
         self._packet_outs: deque[bytes] = deque()
         self._stopping = False
         self._wake_in, self._wake_out = os.pipe()
@@ -111,7 +113,12 @@ class Runtime:
             for port, frames in arrived:
                 for frame in frames:
                     switch.receive(port, frame, self.now_us())
-            return switch.advance(self.now_us())
+            sent = switch.advance(self.now_us())
+            digests = switch.take_digests()
+        if self.digest is not None:
+            for name, values in digests:
+                self.digest(name, values)
+        return sent
 
     def _forward(self, sent: list[tuple[int, bytes]]) -> None:
         for port, frame in sent:

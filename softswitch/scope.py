@@ -7,15 +7,20 @@ from typing import Any
 
 from ringstep.softswitch.errors import PipelineError, UnsupportedConstruct
 from ringstep.softswitch.expressions import Compiler, Value
-from ringstep.softswitch.model import VALID, Call, FieldRef, If, Program, Statement
+from ringstep.softswitch.model import VALID, Call, FieldRef, If, Program, Statement, TableDef
 from ringstep.softswitch.pyir import Body, Branch, Variables
+
+CLONES = frozenset({"clone_ingress_pkt_to_egress", "clone_egress_pkt_to_egress"})
+COPIES = CLONES | {"resubmit", "recirculate"}
+"""Primitives after which a packet passes ingress or egress again."""
 
 _RESERVED = frozenset(
     """
     data port now length item enq_time enq_depth deq_depth out start end record action key
-    members at state buffer size acc bits cell hit if else elif not and or is in for while
-    def return None True False pass break continue lambda class del from import global try
-    except with as assert async await finally nonlocal raise yield min max len bytes
+    members at state buffer size acc bits cell hit meter kind rid passes limit kept
+    if else elif not and or is in for while def return None True False pass break continue
+    lambda class del from import global try except with as assert async await finally
+    nonlocal raise yield min max len bytes
     bytearray match case
     """.split()  # noqa: SIM905 - a list of a hundred strings would not be read
 )
@@ -46,6 +51,9 @@ class _Names:
 class Scope:
     """One program on its way to source.
 
+    `known` holds the range of values that a variable is known to have at the place at hand, where
+    that is less than its width allows.
+
     `extracted` holds the byte offsets each header is extracted at (None: known at run time only),
     `fixed_layout` whether headers leave in the order they came in, `layout_changes` whether a
     packet may gain or lose bytes on its way all the same. The parser fills the three in.
@@ -64,6 +72,17 @@ class Scope:
         self.added: set[str] = set()
         self.removed: set[str] = set()
         self._collect_writes()
+        self.used = {name: self._primitives_in(name) for name in program.controls}
+        mcast = program.architecture_field("intrinsic_metadata", "mcast_grp")
+        self.multicast = (
+            mcast
+            if mcast is not None and mcast.name in self.written_fields.get(mcast.header, ())
+            else None
+        )
+        self.copies_packets = self.multicast is not None or any(
+            used & COPIES for used in self.used.values()
+        )
+        self.known: dict[str, tuple[int, int]] = {}
         self.extracted: dict[str, set[int | None]] = {}
         self.fixed_layout = True
         self.layout_changes = bool(self.added | self.removed)
@@ -112,10 +131,13 @@ class Scope:
         if ref.name == VALID:
             return Value(self.valid_var(ref.header), 0, 1, True)
         kind = self.program.field(ref)
+        variable = self.field_var(ref)
+        if variable in self.known:
+            return Value(variable, *self.known[variable], True)
         if kind.signed:
             half = 1 << (kind.width - 1)
-            return Value(self.field_var(ref), -half, half - 1, True)
-        return Value(self.field_var(ref), 0, (1 << kind.width) - 1, True)
+            return Value(variable, -half, half - 1, True)
+        return Value(variable, 0, (1 << kind.width) - 1, True)
 
     def headers_equal(self, a: str, b: str) -> str:
         """The comparison of two headers: validity, then every field."""
@@ -145,6 +167,24 @@ class Scope:
         """The flag "this control is left"."""
         return self.vars.add(self._names.get(("flag", "exit"), "exiting"))
 
+    def request(self, what: str) -> str:
+        """The variable by which an action asks for something at the end of its control.
+
+        0 where nothing is asked for; else `clone_session` is the id with bit 15 set,
+        `clone_list`, `resubmit_list` and `recirculate_list` are field list ids, `learn_list` is a
+        learn list id and `truncate_to` the length plus 1.
+        """
+        return self.vars.add(self._names.get(("request", what), what))
+
+    def metadata_vars(self) -> dict[str, FieldRef]:
+        """The variables of all metadata fields."""
+        return {
+            self.field_var(FieldRef(header.name, name)): FieldRef(header.name, name)
+            for header in self.program.headers.values()
+            if header.metadata
+            for name in header.fields
+        }
+
     def payload_var(self) -> str:
         """The byte offset at which parsing ended."""
         return self.vars.add(self._names.get(("var", "payload"), "payload_at"))
@@ -159,11 +199,38 @@ class Scope:
         for checksum in self.program.checksums:
             if checksum.update:
                 self._note_write(checksum.target)
-        mcast = self.program.architecture_field("intrinsic_metadata", "mcast_grp")
-        if mcast is not None and mcast.name in self.written_fields.get(mcast.header, ()):
-            raise UnsupportedConstruct(
-                "multicast (a write to standard_metadata.mcast_grp)", "in an action"
-            )
+        for meter in self.program.meters.values():
+            if meter.result is not None:
+                self._note_write(meter.result)
+
+    def kept_fields(self) -> list[FieldRef]:
+        """The metadata of all field lists, each once. Raises UnsupportedConstruct for others."""
+        lists = self.program.field_lists.values()
+        fields = list(dict.fromkeys(ref for one in lists for ref in one))
+        for ref in fields:
+            if not self.program.headers[ref.header].metadata:
+                raise UnsupportedConstruct(
+                    f"the header field '{ref.header}.{ref.name}' kept by a copy", "at field_lists"
+                )
+        return fields
+
+    def _primitives_in(self, control: str) -> set[str]:
+        """The primitives that a packet can meet in a control."""
+        found: set[str] = set()
+
+        def visit(body: tuple[Statement, ...]) -> None:
+            for statement in body:
+                if isinstance(statement, If):
+                    visit(statement.then)
+                    visit(statement.otherwise)
+                else:
+                    found.add(statement.op)
+
+        for node in self.program.controls[control].nodes.values():
+            if isinstance(node, TableDef):
+                for action_id in node.action_ids:
+                    visit(self.program.actions[action_id].body)
+        return found
 
     def _collect_in(self, body: tuple[Statement, ...]) -> None:
         for statement in body:
@@ -171,9 +238,9 @@ class Scope:
                 self._collect_in(statement.then)
                 self._collect_in(statement.otherwise)
                 continue
-            for argument in statement.args[:1]:
-                if isinstance(argument, FieldRef):
-                    self._note_write(argument)
+            target = statement.args[2 if statement.op == "execute_meter" else 0 :][:1]
+            if target and isinstance(target[0], FieldRef):
+                self._note_write(target[0])
             if statement.op in ("add_header", "assign_header", "copy_header"):
                 header = statement.args[0].name
                 self.added.add(header)

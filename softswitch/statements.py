@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ringstep.protocol.limits import DROP_PORT
-from ringstep.softswitch.errors import UnsupportedConstruct
+from ringstep.softswitch.errors import PipelineError, UnsupportedConstruct
 from ringstep.softswitch.expressions import Value, constant
 from ringstep.softswitch.hashes import ALGORITHMS
+from ringstep.softswitch.meters import RED
 from ringstep.softswitch.model import (
     Calculation,
     Call,
@@ -20,20 +21,46 @@ from ringstep.softswitch.model import (
     Statement,
 )
 from ringstep.softswitch.pyir import Assign, Body, Branch, Effect
+from ringstep.softswitch.replication import MAX_SESSION
 from ringstep.softswitch.scope import Scope, choose
 
 
 class Statements:
-    """Translates the statements of one program. `arguments` are those of the action at hand."""
+    """Translates the statements of one program. `arguments` are those of the action at hand.
+
+    p4c puts most operands into temporaries first. So within an action the range of what was
+    assigned is remembered: it proves that an index lies within its array, and saves asking.
+    """
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
         self.arguments: tuple[Value, ...] = ()
+        self._in_action = False
+
+    def action(self, body: tuple[Statement, ...], arguments: tuple[Value, ...]) -> Body:
+        """A whole action with its arguments."""
+        assert not self._in_action
+        self.arguments, self._in_action = arguments, True
+        result = self.block(body)
+        self.arguments, self._in_action = (), False
+        self._scope.known.clear()
+        return result
+
+    def _learn(self, variable: str, value: Value | None) -> None:
+        """`variable` has just been assigned; None: of a value nothing is known of."""
+        if self._in_action and value is not None and None not in (value.low, value.high):
+            assert value.low is not None
+            assert value.high is not None
+            self._scope.known[variable] = value.low, value.high
+        else:
+            self._scope.known.pop(variable, None)
 
     def assign(self, target: FieldRef, value: Value) -> Body:
         """`target` takes `value`, truncated to its width."""
         stored = self._scope.expr.store(value, self._scope.program.field(target))
-        body: Body = [Assign(self._scope.field_var(target), stored.text)]
+        variable = self._scope.field_var(target)
+        body: Body = [Assign(variable, stored.text)]
+        self._learn(variable, stored)
         if not self._scope.program.headers[target.header].metadata:
             body.append(Assign(self._scope.dirty_var(target.header), "1"))
         return body
@@ -44,8 +71,11 @@ class Statements:
         for statement in body:
             if isinstance(statement, If):
                 condition = self._scope.expr.condition(statement.condition, self.arguments)
+                before = dict(self._scope.known)
                 then = self.block(statement.then)
+                after_then, self._scope.known = self._scope.known, before
                 otherwise = self.block(statement.otherwise)
+                self._scope.known = _either(after_then, self._scope.known)
                 result.extend(choose(condition, then, otherwise))
             else:
                 result.extend(self.call(statement))
@@ -67,6 +97,8 @@ class Statements:
     def _do_assign_header(self, call: Call) -> Body:
         to, source = call.args[0].name, call.args[1].name
         names = self._scope.program.headers[to].fields
+        for name in names:
+            self._learn(self._scope.field_var(FieldRef(to, name)), None)
         copies: Body = [
             Assign(
                 self._scope.field_var(FieldRef(to, n)), self._scope.field_var(FieldRef(source, n))
@@ -91,6 +123,8 @@ class Statements:
         if header.metadata:
             return []
         valid = self._scope.valid_var(name)
+        for one in header.fields:
+            self._learn(self._scope.field_var(FieldRef(name, one)), None)
         fresh: Body = [Assign(self._scope.field_var(FieldRef(name, n)), "0") for n in header.fields]
         fresh += [
             Assign(valid, "1"),
@@ -122,10 +156,51 @@ class Statements:
         ]
 
     def _do_mark_to_drop(self, call: Call) -> Body:
-        spec = self._scope.egress_spec()
-        return self.assign(spec, constant(DROP_PORT))
+        # The metadata header is an argument: it may be a copy of standard_metadata.
+        header = self._scope.program.headers[call.args[0].name]
+        if "egress_spec" not in header.fields:
+            raise PipelineError(f"mark_to_drop: {header.name!r} has no egress_spec ({call.where})")
+        body = self.assign(FieldRef(header.name, "egress_spec"), constant(DROP_PORT))
+        if self._scope.multicast is not None and "mcast_grp" in header.fields:
+            body += self.assign(FieldRef(header.name, "mcast_grp"), constant(0))
+        return body
 
-    _do_drop = _do_mark_to_drop
+    def _do_drop(self, call: Call) -> Body:
+        body = self.assign(self._scope.egress_spec(), constant(DROP_PORT))
+        if self._scope.multicast is not None:
+            body += self.assign(self._scope.multicast, constant(0))
+        return body
+
+    def _do_clone_ingress_pkt_to_egress(self, call: Call) -> Body:
+        # Either primitive clones at the end of the control that it is called in.
+        session = self._data(call.args[0], call)
+        valid = MAX_SESSION + 1
+        return [
+            Assign(
+                self._scope.request("clone_session"),
+                str(session.constant & MAX_SESSION | valid)
+                if session.constant is not None
+                else f"{session.inner} & {MAX_SESSION:#x} | {valid:#x}",
+            ),
+            Assign(self._scope.request("clone_list"), str(call.args[1])),
+        ]
+
+    _do_clone_egress_pkt_to_egress = _do_clone_ingress_pkt_to_egress
+
+    def _do_resubmit(self, call: Call) -> Body:
+        return [Assign(self._scope.request("resubmit_list"), str(call.args[0]))]
+
+    def _do_recirculate(self, call: Call) -> Body:
+        return [Assign(self._scope.request("recirculate_list"), str(call.args[0]))]
+
+    def _do_generate_digest(self, call: Call) -> Body:
+        return [Assign(self._scope.request("learn_list"), str(call.args[1]))]
+
+    def _do_truncate(self, call: Call) -> Body:
+        # Of several lengths the shortest counts.
+        length = self._data(call.args[0], call)
+        so_far = self._scope.request("truncate_to")
+        return [Assign(so_far, f"min({so_far} or {length.inner} + 1, {length.inner} + 1)")]
 
     def _do_no_op(self, call: Call) -> Body:
         return []
@@ -199,6 +274,30 @@ class Statements:
         name = self._scope.expr.temporary()
         return [Branch([(f"0 <= ({name} := {at.text}) < {definition.size}", increments(name))])]
 
+    def _do_execute_meter(self, call: Call) -> Body:
+        meter, index, target = call.args
+        definition = self._scope.program.meters[meter.name]
+        if definition.table is not None:
+            return []
+        execute = self._scope.bind("meter", meter.name, f"METER_{meter.name}")
+        at = self._data(index, call)
+        if self._in_bounds(at, definition.size):
+            return self.metered(target, f"{execute}({at.text}, len(data), now)")
+        name = self._scope.expr.temporary()
+        inside = self.metered(target, f"{execute}({name}, len(data), now)")
+        return [Branch([(f"0 <= ({name} := {at.text}) < {definition.size}", inside)])]
+
+    def metered(self, target: FieldRef, colour: str) -> Body:
+        """`target` takes a colour, which must be asked for even where nobody reads it."""
+        kind = self._scope.program.field(target)
+        stored = self._scope.expr.store(Value(colour, 0, RED), kind)
+        variable = self._scope.field_var(target)
+        self._learn(variable, None)
+        body: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
+        if not self._scope.program.headers[target.header].metadata:
+            body.append(Assign(self._scope.dirty_var(target.header), "1"))
+        return body
+
     def _do_modify_field_rng_uniform(self, call: Call) -> Body:
         target, low, high = call.args
         random = self._scope.bind("runtime", "rng", "RANDOM")
@@ -207,6 +306,7 @@ class Statements:
         value = Value(f"{random}({a.text}, {b.text})", a.low, b.high)
         stored = self._scope.expr.store(value, kind)
         variable = self._scope.field_var(target)
+        self._learn(variable, None)
         draw: Body = [Effect(f"{variable} = {stored.text}", (variable,))]
         if not self._scope.program.headers[target.header].metadata:
             draw.append(Assign(self._scope.dirty_var(target.header), "1"))
@@ -392,3 +492,13 @@ class Statements:
                 lines = [*lines, *self.assign(checksum.target, Value(text, 0, None))]
                 body.extend(choose(self._checksum_guard(checksum), lines, []))
         return body
+
+
+def _either(
+    one: dict[str, tuple[int, int]], other: dict[str, tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """What is known where two branches meet."""
+    return {
+        name: (min(one[name][0], other[name][0]), max(one[name][1], other[name][1]))
+        for name in one.keys() & other.keys()
+    }

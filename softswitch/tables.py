@@ -1,4 +1,4 @@
-"""Runtime state of a loaded P4 program: tables, action profiles, counters, registers.
+"""Runtime state of a loaded P4 program: tables, action profiles, counters, meters, registers.
 
 The control plane writes here; the generated pipeline code (`codegen`) reads here.
 
@@ -10,8 +10,9 @@ swapped in by one assignment, and memo caches are cleared *after* the change the
 (`Table.search` explains why a stale answer cannot stay in a memo).
 
 Records. What the packet thread finds for an entry is a *record*, a flat tuple
-`(action index, *action arguments)`, with the entry's direct-counter cell appended where the table
-has a direct counter. The record of a group is `(GROUP_TAG, member records)`.
+`(action index, *action arguments)`, with the entry's direct meter and its direct-counter cell
+appended, in this order, where the table has them. The record of a group is
+`(GROUP_TAG, member records)`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from ringstep.softswitch.meters import Meter, MeterConfig
+from ringstep.softswitch.replication import ReplicationEngine
 
 # --------------------------------------------------------------------------------------------
 # Match values, actions, entries
@@ -173,7 +177,9 @@ LookupKey: TypeAlias = int | tuple[int, ...]
 GROUP_TAG = -2
 """First item of a group's record; the second is the tuple of its members' records."""
 
-NO_ACTION_RECORD: Record = (-1,)
+NO_ACTION = -1
+
+NO_ACTION_RECORD: Record = (NO_ACTION,)
 """What an empty group stands for, and a miss in a table without default action."""
 
 MEMO_LIMIT = 16384
@@ -382,6 +388,7 @@ class _Installed:
     entry: Entry
     order: int
     counter: list[int]
+    meter: Meter | None
     record: Record = NO_ACTION_RECORD
     masks: tuple[int, ...] = ()
     masked: tuple[int, ...] = ()
@@ -415,6 +422,8 @@ class Table:
         max_size: int = 0,
         profile: ActionProfile | None = None,
         direct_counter: str | None = None,
+        direct_meter: str | None = None,
+        meter_unit: str = "packets",
         default: ActionCall | None = None,
         default_is_const: bool = False,
         default_action_is_const: bool = False,
@@ -424,6 +433,8 @@ class Table:
         self.max_size = max_size
         self.profile = profile
         self.direct_counter = direct_counter
+        self.direct_meter = direct_meter
+        self._meter_unit = meter_unit
         self.actions = tuple(actions)
         self.action_names = tuple(a.name for a in self.actions)
         self._action_index = {a.name: (i, a) for i, a in enumerate(self.actions)}
@@ -483,8 +494,9 @@ class Table:
 
     def _install_default(self, action: ActionCall | None) -> None:
         # A fresh tuple: generated code tells a miss by the identity of this object.
+        # A miss is not metered.
         self.default_record[0] = (
-            self._no_action([0, 0]) if action is None else self._record(action, [0, 0])
+            self._no_action([0, 0], None) if action is None else self._record(action, [0, 0], None)
         )
         self._default = action
         self._version += 1
@@ -501,21 +513,22 @@ class Table:
             raise EntryExists(f"table {self.name}: the entry exists already")
         if self.max_size and len(self._entries) >= self.max_size:
             raise TableFull(f"table {self.name}: all {self.max_size} entries are in use")
-        installed = _Installed(entry, self._order, [0, 0])
+        meter = None if self.direct_meter is None else Meter(self._meter_unit)
+        installed = _Installed(entry, self._order, [0, 0], meter)
         self._resolve(installed)
         self._order += 1
         self._entries[entry_id] = installed
         self._publish(installed)
 
     def modify(self, entry: Entry) -> None:
-        """Give an existing entry another action; its direct counter is kept.
+        """Give an existing entry another action; its direct counter and meter are kept.
 
         Raises EntryNotFound, InvalidEntry, ConstTable.
         """
         self._require_mutable(entry)
         self.check_entry(entry)
         old = self._require((entry.match, entry.priority))
-        installed = _Installed(entry, old.order, old.counter)
+        installed = _Installed(entry, old.order, old.counter, old.meter)
         self._resolve(installed)
         self._entries[(entry.match, entry.priority)] = installed
         self._publish(installed, replaces=old)
@@ -546,6 +559,8 @@ class Table:
                 del self._entries[(installed.entry.match, installed.entry.priority)]
                 self._withdraw(installed)
             installed.counter[0] = installed.counter[1] = 0
+            if installed.meter is not None:
+                installed.meter.configure(None)
         self._install_default(self.initial_default)
 
     def install_const(self, entries: Iterable[Entry]) -> None:
@@ -576,6 +591,24 @@ class Table:
         if self.direct_counter is None:
             raise InvalidEntry(f"table {self.name} has no direct counter")
         return self._require((match, priority)).counter
+
+    # -- direct meter
+
+    def read_meter(self, match: tuple[Match, ...], priority: int = 0) -> MeterConfig | None:
+        """An entry's meter configuration. Raises EntryNotFound, InvalidEntry (no such meter)."""
+        return self._direct_meter(match, priority).config
+
+    def write_meter(
+        self, match: tuple[Match, ...], priority: int, config: MeterConfig | None
+    ) -> None:
+        """Configure an entry's meter. Raises EntryNotFound, InvalidEntry (no such meter)."""
+        self._direct_meter(match, priority).configure(config)
+
+    def _direct_meter(self, match: tuple[Match, ...], priority: int) -> Meter:
+        meter = self._require((match, priority)).meter
+        if meter is None:
+            raise InvalidEntry(f"table {self.name} has no direct meter")
+        return meter
 
     # -- validation
 
@@ -649,26 +682,30 @@ class Table:
 
     # -- records and lookup structures
 
-    def _record(self, action: ActionCall, counter: list[int]) -> Record:
+    def _record(self, action: ActionCall, counter: list[int], meter: Meter | None) -> Record:
         index, _ = _check_call(action, self._action_index, f"table {self.name}")
-        if self.direct_counter is not None:
-            return (index, *action.args, counter)
-        return (index, *action.args)
+        return (index, *action.args, *self._attached(counter, meter))
 
-    def _no_action(self, counter: list[int]) -> Record:
-        return tuple([-1, counter] if self.direct_counter is not None else [-1])
+    def _no_action(self, counter: list[int], meter: Meter | None) -> Record:
+        return (NO_ACTION, *self._attached(counter, meter))
+
+    def _attached(self, counter: list[int], meter: Meter | None) -> Record:
+        """What follows the arguments in a record."""
+        attached: Record = () if self.direct_meter is None else (meter,)
+        return attached if self.direct_counter is None else (*attached, counter)
 
     def _resolve(self, installed: _Installed) -> None:
         action = installed.entry.action
+        counter, meter = installed.counter, installed.meter
         if isinstance(action, ActionCall):
-            installed.record = self._record(action, installed.counter)
+            installed.record = self._record(action, counter, meter)
         else:
             assert self.profile is not None
             installed.record = self.profile.resolve(
-                action, lambda call: self._record(call, installed.counter)
+                action, lambda call: self._record(call, counter, meter)
             )
             if installed.record is NO_ACTION_RECORD:
-                installed.record = self._no_action(installed.counter)
+                installed.record = self._no_action(counter, meter)
 
     def refresh_indirect(self) -> None:
         """Bring the records of all entries up to date with the action profile."""
@@ -817,7 +854,7 @@ class Table:
 
 
 # --------------------------------------------------------------------------------------------
-# Counters and registers
+# Counters, meters and registers
 # --------------------------------------------------------------------------------------------
 
 
@@ -850,6 +887,38 @@ class CounterArray:
     def _check(self, index: int) -> None:
         if not 0 <= index < self.size:
             raise EntryNotFound(f"counter {self.name}: index {index} is not in 0..{self.size - 1}")
+
+
+class MeterArray:
+    """An indirect meter: `size` cells."""
+
+    def __init__(self, name: str, size: int, unit: str) -> None:
+        self.name = name
+        self.size = size
+        self.unit = unit
+        self._cells = [Meter(unit) for _ in range(size)]
+
+    def execute(self, index: int, size: int, now: int) -> int:
+        """The colour that one cell gives a packet; the caller has checked the index."""
+        return self._cells[index].execute(size, now)
+
+    def read(self, index: int) -> MeterConfig | None:
+        """The configuration of one cell. Raises EntryNotFound for an index out of range."""
+        return self._cell(index).config
+
+    def write(self, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell. Raises EntryNotFound for an index out of range."""
+        self._cell(index).configure(config)
+
+    def reset(self) -> None:
+        """Every cell without a configuration, as after load."""
+        for cell in self._cells:
+            cell.configure(None)
+
+    def _cell(self, index: int) -> Meter:
+        if not 0 <= index < self.size:
+            raise EntryNotFound(f"meter {self.name}: index {index} is not in 0..{self.size - 1}")
+        return self._cells[index]
 
 
 class RegisterArray:
@@ -894,30 +963,38 @@ class Pipeline:
     """A compiled program with its state.
 
     Everything is keyed by its JSON name, which is also the name in the preamble of P4Info.
-    `build(**bound)` makes the generated functions (ingress, egress), documented in `codegen`;
-    `bindings` says what each of its parameters stands for.
+    `build(**bound)` makes the generated functions, documented in `codegen`; `bindings` says what
+    each of its parameters stands for, and `copies_packets` which kind of functions they are.
+    `digests` holds the widths of each digest's fields.
     `controller_headers` holds "packet_in" and "packet_out" where the program has them.
     """
 
     tables: dict[str, Table]
     action_profiles: dict[str, ActionProfile]
     counters: dict[str, CounterArray]
+    meters: dict[str, MeterArray]
     registers: dict[str, RegisterArray]
     actions: dict[str, list[tuple[str, int]]]
+    digests: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    replication: ReplicationEngine = field(default_factory=ReplicationEngine)
     controller_headers: dict[str, ControllerHeader] = field(default_factory=dict)
     p4info: Any = None
     json_text: str = ""
     source: str = ""
     bindings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    copies_packets: bool = False
     build: Callable[..., Any] = _not_compiled
 
     def reset(self) -> None:
-        """Back to the state after load: tables, profiles, counters and registers."""
+        """Back to the state after load, as if nothing had been written and no packet seen."""
         for table in self.tables.values():
             table.clear()
         for profile in self.action_profiles.values():
             profile.clear()
         for counter in self.counters.values():
             counter.reset()
+        for meter in self.meters.values():
+            meter.reset()
         for register in self.registers.values():
             register.reset()
+        self.replication.clear()

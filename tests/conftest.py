@@ -14,6 +14,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="CI" in os.environ,
 )
+# A long search: pytest --hypothesis-profile=long -k fuzz
+settings.register_profile("long", settings.get_profile("ringstep"), max_examples=5000)
 settings.load_profile("ringstep")
 
 

@@ -221,6 +221,69 @@ class Marker:
     def counters(self) -> dict[str, int]:
         """Return data, marks, red_marks, corrections, advances, in packets."""
 
+class TrialRules:
+    """Marker rules under trial, all off by default; they are in no data plane. Times in ns, 0: off.
+
+    ``hold_ns``: marks only while a laggard (a packet not ahead of the block's step_min) left the
+    block's queue within that time. ``min_lead``: marks only steps that many ahead, from 1.
+    ``mark_gap_ns``: at most one mark per block in that time. ``p_max``: cap of the probability, in
+    (0, 1]. ``relief``: laggards are spared RED up to k_max, ``"off"``, ``"while_ahead"`` (packets
+    ahead left the queue within ``hold_ns``, else the marker's window) or ``"always"``.
+    ``transfer``: marks so spared go to packets ahead in place of the marker's, at most so many are
+    kept; 0: off. ``red_gap_ns``: at most one mark of RED per port in that time, up to twice k_max.
+    ``last_lost``: share of LAST packets that no marker sees.
+    """
+
+    def __init__(
+        self,
+        *,
+        hold_ns: int = 0,
+        min_lead: int = 1,
+        mark_gap_ns: int = 0,
+        p_max: float = 1.0,
+        relief: str = "off",
+        transfer: int = 0,
+        red_gap_ns: int = 0,
+        last_lost: float = 0.0,
+    ) -> None: ...
+    hold_ns: int
+    min_lead: int
+    mark_gap_ns: int
+    p_max: float
+    relief: str
+    transfer: int
+    red_gap_ns: int
+    last_lost: float
+
+class Trial:
+    """The rules under trial of one switch, between its ports and the markers of its jobs.
+
+    ``scope`` as of the markers. ``seed`` decides which LAST packets are lost.
+    """
+
+    def __init__(self, rules: TrialRules, scope: str = "port", seed: int = 1) -> None: ...
+    def on_packet(
+        self,
+        marker: Marker,
+        *,
+        now_ns: int,
+        step: int,
+        psn: int,
+        last: bool = False,
+        ect: bool = True,
+        r: int = 0,
+        qdepth_packets: int = 0,
+        qdepth_bytes: int = 0,
+        red: bool = False,
+        red_k_max_bytes: int = 0,
+        port: int = 0,
+        job: int = 0,
+    ) -> tuple[bool, bool]:
+        """Let ``marker`` follow a data packet of job number ``job``; return (mark, red).
+
+        ``mark``: the marker's or a transferred mark; ``red``: RED's mark, where it stands.
+        """
+
 # --- Transport --------------------------------------------------------------------------------
 
 class TransportConfig:
@@ -324,12 +387,15 @@ class SwitchConfig:
 
     ``buffer_bytes`` 0: unlimited (no drops, no PFC). ``red``: an entry per port rate; empty: RED
     is off; a rate without an entry is refused. ``lb``: ``"ecmp"`` (``"planned"`` says the same),
-    ``"flowlet"`` (gap
-    ``flowlet_gap_ns``) or ``"spray"`` (per packet, random); planned paths go before any of them.
+    ``"flowlet"`` (gap ``flowlet_gap_ns``), ``"spray"`` (per packet, random) or ``"least_loaded"``
+    (per message: at its first packet, the next hop that takes least time to send what it has
+    queued and what is still to come of messages that chose it, ``load_horizon_ns`` of each at
+    most; ties by hash); planned paths go before any of them.
     ``ecmp_hash``: ``"seeded"`` (by the simulation's seed and the node) or ``"ns3_compat"`` (by the
     node id only). ``marking``: ``"none"``, ``"marker"`` with ``marker_scope`` ``"port"`` or
     ``"switch"``, or ``"priority"`` (packets of the laggards' step go first, strictly).
-    ``scheduler`` among data classes: ``"round_robin"`` or ``"strict"`` (lower class first).
+    ``trial``: rules to try beside the marker. ``scheduler`` among data classes: ``"round_robin"``
+    or ``"strict"`` (lower class first).
     """
 
     def __init__(
@@ -340,9 +406,11 @@ class SwitchConfig:
         red: Sequence[RedEntry] = (),
         lb: str = "ecmp",
         flowlet_gap_ns: int = 50_000,
+        load_horizon_ns: int = 80_000,
         ecmp_hash: str = "seeded",
         marking: str = "none",
         marker_scope: str = "port",
+        trial: TrialRules | None = None,
         scheduler: str = "round_robin",
     ) -> None: ...
     buffer_bytes: int
@@ -350,9 +418,11 @@ class SwitchConfig:
     red: list[RedEntry]
     lb: str
     flowlet_gap_ns: int
+    load_horizon_ns: int
     ecmp_hash: str
     marking: str
     marker_scope: str
+    trial: TrialRules | None
     scheduler: str
 
 # --- Network ----------------------------------------------------------------------------------
@@ -410,7 +480,8 @@ class Network:
     ) -> None:
         """Pin data packets from host ``src`` to ``dst`` on ``channel`` (ring index) to ``links``.
 
-        ``links`` are directed links from the host to the host, in order. ``job`` 0: any job.
+        ``links`` are directed links from the host to the host, in order. ``job`` 0: any job. A path
+        more for the same edge is its next turn: step s takes path s modulo their number.
         While a link of the path is down, ECMP takes over. Raises ValueError for a broken chain.
         """
     @property
@@ -500,7 +571,9 @@ class JobSpec:
     is in). ``notify``: ``"receiver"`` (last byte in) or ``"sender_ack"`` (the sender's last ACK).
     ``endpoint_delay_ns`` passes between an arrival and what it sets off. ``rank_delay_ns``: start
     delay per rank; ``step_delay_ns``: extra delay per rank before every step it sends;
-    ``compute_scale`` multiplies compute operations per rank. Empty lists: none. ``marker``: None
+    ``compute_scale`` multiplies compute operations per rank. Empty lists: none.
+    ``messages_per_step``: a step of a ring travels as so many messages (1..256) on its connection,
+    each as soon as its like of the step before is in, as NCCL's slices. ``marker``: None
     leaves the job unmarked. ``job_id`` is 1..16383 and unique. ``priority``: data class 1..7.
     """
 
@@ -513,6 +586,7 @@ class JobSpec:
         start_ns: int = 0,
         sender: str = "qp_per_step",
         pool: int = 4,
+        messages_per_step: int = 1,
         port: str = "per_step",
         dependency: str = "in_order",
         notify: str = "receiver",
@@ -531,6 +605,7 @@ class JobSpec:
     start_ns: int
     sender: str
     pool: int
+    messages_per_step: int
     port: str
     dependency: str
     notify: str
@@ -735,6 +810,26 @@ class Simulation:
         """
     def at(self, time_ns: int, action: Callable[[], None]) -> None:
         """Call ``action`` at ``time_ns`` as an event of ns-3's simulator."""
+    def on_operation(self, action: Callable[[int, int, int], None] | None) -> None:
+        """Call ``action(job_id, op, time_ns)`` when the last rank is done with an operation.
+
+        At that rank nothing that waits for the operation has begun then; other ranks may be ahead.
+        An exception in it ends the run and comes out of :meth:`run`.
+        """
+    def set_planned(self, job: int, on: bool) -> None:
+        """Say whether a job (by its id) takes its planned paths; messages under way keep theirs.
+
+        Jobs take them unless told otherwise. May be called during the run.
+
+        Raises ValueError: no such job.
+        """
+    def set_marker(self, job: int, params: MarkerParams) -> None:
+        """Replace the parameters of a job's marker on all switches; its state stays.
+
+        May be called during the run.
+
+        Raises ValueError: no such job, it was added without a marker, or parameters out of range.
+        """
     def path(self, src: int, dst: int, sport: int, *, channel: int = 0, job: int = 0) -> list[int]:
         """Return the directed links that a packet would take now (ECMP or planned)."""
     def run(

@@ -11,6 +11,7 @@ from ringstep.fabric.tomlfile import Location
 from ringstep.protocol.marker import MarkerParams, ProgressMode, Scope
 from ringstep_ns3 import _core
 from ringstep_ns3.jobs import PlacedJob
+from ringstep_ns3.loop import JobLoop
 from ringstep_ns3.prepare import Prepared
 from ringstep_ns3.scenario import Cc, DcqcnKeys, Scenario, ScenarioError
 from ringstep_ns3.severed import severed
@@ -52,6 +53,7 @@ class Built:
     simulation: _core.Simulation
     warnings: tuple[str, ...]
     policies: tuple[str, ...] = ()
+    loops: tuple[JobLoop, ...] = ()
 
 
 def build(prepared: Prepared) -> Built:
@@ -84,7 +86,8 @@ def build(prepared: Prepared) -> Built:
     for src, dst in prepared.rate_pairs:
         simulation.trace_rate(src, dst)
     _start_late(prepared, simulation)
-    return Built(prepared, simulation, (*_warnings(prepared), *simulation.warnings()))
+    warnings = (*_warnings(prepared), *simulation.warnings())
+    return Built(prepared, simulation, warnings, loops=_loops(prepared, simulation))
 
 
 def with_policies(built: Built, policies: Mapping[str, Policy]) -> Built:
@@ -115,6 +118,46 @@ def _refused(scenario: Scenario, location: Location) -> Iterator[None]:
         findings = scenario.findings()
         findings.add(location, str(error))
         findings.raise_if_any()
+
+
+def _loops(prepared: Prepared, simulation: _core.Simulation) -> tuple[JobLoop, ...]:
+    """The closed loops, each job with its first arm."""
+    if not prepared.loops:
+        return ()
+    loops = tuple(
+        JobLoop(job.job_id, len(job.ops), job.start_ns, plan)
+        for job, plan in zip(prepared.jobs, prepared.loops, strict=True)
+    )
+    for loop in loops:
+        take_arm(simulation, loop)
+    return loops
+
+
+def take_arm(simulation: _core.Simulation, loop: JobLoop) -> None:
+    """Let what the job sends from now on take the arm of the epoch under way."""
+    settings = loop.settings
+    simulation.set_planned(loop.job, settings.planned)
+    if settings.marker is not None:
+        simulation.set_marker(loop.job, _marker(settings.marker))
+
+
+@contextmanager
+def closed_loops(built: Built) -> Iterator[None]:
+    """Let the loops follow the run inside the block."""
+    if not built.loops:
+        yield
+        return
+    simulation, loops = built.simulation, {loop.job: loop for loop in built.loops}
+
+    def on_operation(job: int, op: int, time_ns: int) -> None:
+        if loops[job].done(op, time_ns):
+            take_arm(simulation, loops[job])
+
+    simulation.on_operation(on_operation)
+    try:
+        yield
+    finally:
+        simulation.on_operation(None)
 
 
 def _start_late(prepared: Prepared, simulation: _core.Simulation) -> None:
@@ -171,9 +214,11 @@ def _without_effect(scenario: Scenario) -> list[str]:
     """Say which keys the file or the command line sets although others keep them from working."""
     data = scenario.document.data
     found = []
-    switch, cc = data.get("switch", {}), data.get("cc", {})
-    if scenario.switch.marking == "none" and "marked" in switch:
+    cc = data.get("cc", {})
+    if scenario.switch.marking == "none" and scenario.switch.marked != ("all",):
         found.append('switch.marked has no effect while switch.marking = "none"')
+    if scenario.switch.marking == "none" and scenario.marker.trial is not None:
+        found.append('marker.trial has no effect while switch.marking = "none"')
     if scenario.transport.window == "none" and scenario.transport.window_bytes is not None:
         found.append('transport.window_bytes has no effect while transport.window = "none"')
     if scenario.cc.kind != "fixed" and scenario.cc.fixed_rate is not None:
@@ -219,6 +264,22 @@ def _network(prepared: Prepared) -> _core.Network:
     return network
 
 
+def _trial(prepared: Prepared) -> _core.TrialRules | None:
+    table = prepared.scenario.marker.trial
+    if table is None:
+        return None
+    return _core.TrialRules(
+        hold_ns=table.hold or 0,
+        min_lead=table.min_lead,
+        mark_gap_ns=table.mark_gap or 0,
+        p_max=table.p_max,
+        relief=table.relief,
+        transfer=table.transfer or 0,
+        red_gap_ns=table.red_gap or 0,
+        last_lost=table.last_lost,
+    )
+
+
 def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
     table = prepared.scenario.switch
     pfc = table.pfc
@@ -244,9 +305,11 @@ def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
         ],
         lb="ecmp" if table.lb == "planned" else table.lb,
         flowlet_gap_ns=table.flowlet_gap,
+        load_horizon_ns=table.load_horizon,
         ecmp_hash=table.ecmp_hash,
         marking=table.marking if name in prepared.marked else "none",
         marker_scope="switch" if prepared.scope is Scope.SWITCH else "port",
+        trial=_trial(prepared) if name in prepared.marked else None,
         scheduler=table.scheduler,
     )
 
@@ -368,6 +431,7 @@ def _job(prepared: Prepared, job: PlacedJob, marker: MarkerParams | None) -> _co
         start_ns=job.start_ns,
         sender=table.sender,
         pool=table.pool,
+        messages_per_step=table.messages_per_step or 1,
         port=table.port,
         dependency=table.dependency,
         notify=table.notify,

@@ -1,4 +1,4 @@
-"""Commands of the simulator: ``ringstep sim run|sweep|plot|validate|presets|paper``."""
+"""Commands of the simulator: ``ringstep sim run|sweep|plot|validate|presets|paper|study``."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ from ringstep_ns3.outfolder import check_folder
 from ringstep_ns3.paper import CHOICES, FIGURES, Report, run_figure
 from ringstep_ns3.paper.report import HEADINGS, load_figure
 from ringstep_ns3.paper.report import MARK as PAPER_MARK
+from ringstep_ns3.paper.study import MARK as STUDY_MARK
+from ringstep_ns3.paper.study import (
+    VERDICT_HEADINGS,
+    StudyReport,
+    describe,
+    find_study,
+    load_study,
+    run_study,
+    study_names,
+)
 from ringstep_ns3.prepare import prepare
 from ringstep_ns3.results import SUMMARY, Results
 from ringstep_ns3.scenario import Scenario, preset_names, preset_text
@@ -40,6 +50,8 @@ BAD_INPUT: Final = 2
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 _LINE_EVERY_S: Final = 5.0
+_PIPE_WIDTH: Final = 200
+"""Columns of a study's tables where nobody tells how many there are."""
 
 app = typer.Typer(
     help="Simulate RoCEv2 ring collectives packet by packet.",
@@ -156,6 +168,9 @@ def validate_command(
 @app.command("sweep")
 def sweep_command(
     sweep: Annotated[Path, typer.Argument(help="Sweep file (TOML).", show_default=False)],
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, help="Runs per point; 0: as the file says.")
+    ] = 0,
     workers: Annotated[
         int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
     ] = 0,
@@ -171,7 +186,7 @@ def sweep_command(
     Exit status: 0 done, 2 bad input, 130 ctrl-C (what is done is kept; run it again to go on).
     """
     try:
-        loaded, points = Sweep.load(sweep)
+        loaded, points = Sweep.load(sweep, seeds=range(1, seeds + 1))
         folder = out
         if folder is None:
             folder = Path("out") / loaded.name
@@ -307,13 +322,90 @@ def symphony_command(
         _fail(error)
     if as_json:
         print(json.dumps({"out": str(folder), "figures": [each.as_dict() for each in reports]}))
-    if reports and reports[-1].interrupted:
-        print(
-            f"interrupted: {reports[-1].done} of {reports[-1].runs} runs of "
-            f"{reports[-1].figure.heading} are in {folder}; the same command goes on from there",
-            file=sys.stderr,
-        )
-        raise typer.Exit(INTERRUPTED)
+    _end_if_interrupted(reports, folder)
+
+
+def _end_if_interrupted(reports: Sequence[Report], folder: Path) -> None:
+    if not reports or not reports[-1].interrupted:
+        return
+    last = reports[-1]
+    print(
+        f"interrupted: {last.done} of {last.runs} runs of {last.figure.heading} are in {folder}; "
+        "the same command goes on from there",
+        file=sys.stderr,
+    )
+    raise typer.Exit(INTERRUPTED)
+
+
+@app.command("study")
+def study_command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Studies; none: list them.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        Literal["small", "full"], typer.Option("--scale", help="Whole, or a form of seconds.")
+    ] = "full",
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=0, help="Runs per point; 0: as the study says.")
+    ] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="GROUP", help="Groups, such as 'none/*'; can be repeated."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
+    ] = 0,
+    settings: Settings = None,
+    out: Out = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the tables as Markdown.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare variants with a baseline over many conditions; what is in --out is not repeated.
+
+    Example: ringstep sim study paths --scale small --seeds 3 --only 'short/*'
+
+    Exit status: 0 done, 2 bad input, 130 ctrl-C (what is done is kept; run it again to go on).
+    """
+    reports: list[StudyReport] = []
+    folder = out or Path("out") / f"study-{scale}"
+    try:
+        if not names:
+            _show_studies([describe(find_study(name)) for name in study_names()], as_json)
+            return
+        extra = dict(parse_setting(text) for text in settings or ())
+        every = [
+            load_study(
+                name, scale, settings=extra, seeds=range(1, seeds + 1), only=tuple(only or ())
+            )
+            for name in dict.fromkeys(names)
+        ]
+        if out is None and not folder.parent.exists():
+            folder.parent.mkdir()
+        check_folder(folder, STUDY_MARK, replace=True)
+        for loaded in every:
+            with _SweepProgressBar(loaded.study.heading, quiet) as progress:
+                report = run_study(
+                    loaded,
+                    folder,
+                    workers=workers or default_workers(),
+                    on_progress=progress.update,
+                )
+            reports.append(report)
+            if markdown and not as_json:
+                print(report.markdown())
+            elif not as_json:
+                _show_study(report, folder)
+            if report.interrupted:
+                break
+    except FileError as error:
+        _fail(error)
+    if as_json:
+        print(json.dumps({"out": str(folder), "studies": [each.as_dict() for each in reports]}))
+    _end_if_interrupted(reports, folder)
 
 
 @app.command("presets")
@@ -372,6 +464,9 @@ def _show(results: Results, folder: Path) -> None:
         console.print(table)
     if len(summary["jobs"]) > 20:
         console.print(f"... {len(summary['jobs']) - 20} more jobs in jobs.parquet")
+    for job in summary["jobs"][:20]:
+        if loop := job.get("loop"):
+            _show_loop(console, job["name"], loop)
     background = summary["background"]
     if background["flows"]:
         fct = background["fct_ns"]
@@ -398,6 +493,20 @@ def _show(results: Results, folder: Path) -> None:
         f"simulated {_milliseconds(summary['sim_time_ns'])} ms in {timing['wall_s']:.2f} s"
         + (f" ({speed / 1e6:.2f} M hops/s)" if speed else "")
         + f"; results in {folder}"
+    )
+
+
+def _show_loop(console: Console, name: str, loop: dict[str, Any]) -> None:
+    """What the closed loop of a job did, in two lines."""
+    total = max(loop["time_ns"], 1)
+    shares = ", ".join(
+        f"{arm} {found['epochs']} ({100 * found['time_ns'] / total:.0f} % of the time)"
+        for arm, found in loop["arms"].items()
+        if found["epochs"]
+    )
+    console.print(f"loop of {name}: {loop['epochs']} epochs: {shares}", markup=False)
+    console.print(
+        f"  {loop['reason']}; booked {loop['booked_epochs']:+.2f} safe epochs", markup=False
     )
 
 
@@ -443,10 +552,55 @@ def _show_report(report: Report, folder: Path) -> None:
     for row in cells:
         table.add_row(*(row[i] for i in shown))
     console.print(table)
+    _show_files(report, folder, console)
+
+
+def _show_files(report: Report, folder: Path, console: Console) -> None:
     name = report.figure.name
     drawn = (folder / f"{name}.png").is_file()
     rest = f", {name}.png" if drawn else "; plots need: pip install 'ringstep-ns3[plot]'"
     console.print(f"in {folder}: {name}.json, {name}.md{rest}", markup=False)
+
+
+def _show_study(report: StudyReport, folder: Path) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    console.print(f"[bold]{report.study.heading}[/bold]: {report.study.title}")
+    console.print(report.about(), markup=False, soft_wrap=True)
+    rows = report.table_cells()
+    # A group's name stands once.
+    shown = [("" if i and rows[i - 1][0] == row[0] else row[0], *row[1:]) for i, row in
+             enumerate(rows)]  # fmt: skip
+    for headings, cells, left in (
+        (report.table_headings(), shown, 2),
+        (VERDICT_HEADINGS, report.verdict_cells(), 1),
+    ):
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+        for i, heading in enumerate(headings):
+            table.add_column(heading, justify="left" if i < left else "right", overflow="fold")
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+    _show_files(report, folder, console)
+
+
+def _show_studies(studies: Sequence[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(studies))
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in ("study", "what", "groups", "variants", "seeds", "runs", "scales"):
+        table.add_column(name, justify="left" if name in ("study", "what", "scales") else "right")
+    for each in studies:
+        table.add_row(
+            each["name"],
+            each["title"],
+            str(each["groups"]),
+            str(len(each["variants"])),
+            str(each["seeds"]),
+            str(each["runs"]),
+            ", ".join(each["scales"]),
+        )
+    Console().print(table)
 
 
 class _Reporter:

@@ -74,6 +74,21 @@ class JobOp:
             return 2 * (longest.bit_length() + self.chunks) * self.passes
         return _RING_STEPS[self.kind] * (longest - 1) * self.passes
 
+    def ring_shares(self, ranks: int) -> set[int]:
+        """Return the bytes that a step of a ring carries on one channel: the sizes there are."""
+        if self.kind not in _RING_STEPS or self.algorithm not in ("ring", "ring_2d"):
+            return set()
+        stages = {(len(ring), self.size) for ring in self.rings or (tuple(range(ranks)),)}
+        if self.algorithm == "ring_2d":
+            inner, outer = self.dims
+            stages = {(inner, self.size), (outer, -(-self.size // inner))}
+        return {
+            _part(_part(size, self.channels, channel), length, chunk)
+            for length, size in stages
+            for channel in range(self.channels)
+            for chunk in range(length)
+        }
+
     def ring_edges(self, ranks: int) -> list[tuple[int, int, int]]:
         """Return (rank, its successor, channel) for every edge of every ring; others have none.
 
@@ -100,6 +115,11 @@ class JobOp:
         ]
 
 
+def _part(total: int, parts: int, index: int) -> int:
+    """Return the size of a part of a buffer, as the core cuts it."""
+    return total * (index + 1) // parts - total * index // parts
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedJob:
     """A job that is ready to run; ``index`` is its ``[[job]]`` table, from 0. Times in ns."""
@@ -119,6 +139,11 @@ class PlacedJob:
     def steps(self) -> int:
         """Step indices that the whole program uses."""
         return sum(op.steps(len(self.hosts)) for op in self.ops)
+
+    @property
+    def iteration_ops(self) -> int:
+        """Operations of one iteration; those of an iteration stand together in ``ops``."""
+        return len(self.ops) // self.table.iterations
 
 
 def place_jobs(
@@ -185,6 +210,11 @@ def place_jobs(
                 )
             )
         _check_steps(scenario, placed[-1], where, findings)
+        if job.messages_per_step is not None and not any(op.ring_shares(ranks) for op in ops):
+            findings.add(
+                (*where, "messages_per_step"),
+                "cuts steps of rings, and the job has none; take it out",
+            )
     return tuple(placed)
 
 
@@ -255,6 +285,21 @@ def _check_reachable(
                 "place the job on one side",
             )
             return
+
+
+def packets_of_steps(job: PlacedJob, mtu: int) -> tuple[int, int]:
+    """Return the fewest packets of a ring step, and the most before the last message of one.
+
+    ``mtu`` is the payload of a packet in bytes. A job without rings: (0, 0).
+    """
+    messages = job.table.messages_per_step or 1
+    whole: list[int] = []
+    before_last: list[int] = []
+    for share in {size for op in job.ops for size in op.ring_shares(len(job.hosts))}:
+        packets = [max(1, -(-_part(share, messages, i) // mtu)) for i in range(messages)]
+        whole.append(sum(packets))
+        before_last.append(sum(packets[:-1]))
+    return min(whole, default=0), max(before_last, default=0)
 
 
 def step_bits(table: MarkerTable, job: Job) -> int:

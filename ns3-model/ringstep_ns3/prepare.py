@@ -7,20 +7,28 @@ from dataclasses import dataclass, replace
 
 from ringstep.fabric.pathgraph import PlanError
 from ringstep.fabric.planner import Demand, EdgeKey, plan_paths
+from ringstep.fabric.tomlfile import Location
+from ringstep.fabric.turns import turned, turns
 from ringstep.protocol.limits import STEP_BITS_MAX
+from ringstep.protocol.loop import Arm, ClosedLoop, LoopParams
 from ringstep.protocol.marker import PROFILES, MarkerParams, ProgressMode, Scope, k_fixed
 from ringstep.protocol.tag import TagLayout
 from ringstep_ns3.background import FlowList, make_flows
-from ringstep_ns3.jobs import PlacedJob, place_jobs, step_bits
+from ringstep_ns3.jobs import PlacedJob, packets_of_steps, place_jobs, step_bits
+from ringstep_ns3.loop import LOOP_KEYS, ArmPlan, LoopPlan
 from ringstep_ns3.red import RedThresholds, red_rows
 from ringstep_ns3.scenario import Job, MarkerTable, Scenario
+from ringstep_ns3.streams import Stream
 from ringstep_ns3.tomldoc import Findings
 from ringstep_ns3.topology import Graph, make_graph, nearest
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPath:
-    """A ring edge pinned to directed links, by node and link number; ``job`` is a job id."""
+    """A ring edge pinned to directed links, by node and link number; ``job`` is a job id.
+
+    Several for one edge: its turns, one after the other by the step.
+    """
 
     job: int
     src: int
@@ -68,6 +76,8 @@ class Prepared:
     scope: Scope
     markers: tuple[MarkerParams | None, ...]
     """Per job; None: unknown to the marker."""
+    loops: tuple[LoopPlan, ...]
+    """Per job; empty: no closed loop."""
     paths: tuple[PlannedPath, ...]
     events: tuple[LinkEvent, ...]
     drops: tuple[DropRule, ...]
@@ -93,6 +103,8 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     red = red_rows(scenario.switch.red, graph, findings)
     marked = _marked(scenario, graph, findings)
     scope, markers = _markers(scenario, jobs, findings)
+    _check_trial(scenario, markers, red, findings)
+    loops = _loops(scenario, jobs, markers, seed, findings)
     events = _events(scenario, graph, findings)
     drops = _drops(scenario, graph, findings)
     pairs = _rate_pairs(scenario, graph, findings)
@@ -109,6 +121,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         marked,
         scope,
         markers,
+        loops,
         paths,
         events,
         drops,
@@ -116,8 +129,10 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     )
 
 
-def marker_params(table: MarkerTable, job: Job) -> MarkerParams:
+def marker_params(table: MarkerTable, job: Job, packets_per_step: int) -> MarkerParams:
     """Return the marker's parameters for a job: the profile's, and what the table replaces.
+
+    ``packets_per_step`` counts where the table says ``auto``.
 
     Raises:
         ValueError: a value that no data plane holds.
@@ -132,7 +147,9 @@ def marker_params(table: MarkerTable, job: Job) -> MarkerParams:
         params,
         layout=layout,
         mode=ProgressMode.ANCHORED if anchored else ProgressMode.PER_STEP,
-        packets_per_step=table.packets_per_step,
+        packets_per_step=packets_per_step
+        if isinstance(table.packets_per_step, str)
+        else table.packets_per_step,
         generation=table.generation,
     )
     if table.k is not None:
@@ -170,11 +187,158 @@ def _markers(
             markers.append(None)
             continue
         try:
-            markers.append(marker_params(table, job.table))
+            markers.append(marker_params(table, job.table, _packets(scenario, job, findings)))
         except ValueError as error:
             findings.add(("marker",), f"for job {job.name!r}: {error}")
             markers.append(None)
     return scope, tuple(markers)
+
+
+def _packets(scenario: Scenario, job: PlacedJob, findings: Findings) -> int:
+    """Return what ``packets_per_step = "auto"`` stands for."""
+    messages = job.table.messages_per_step or 1
+    if messages == 1 or scenario.marker.packets_per_step != "auto":
+        return 0
+    least, others = packets_of_steps(job, scenario.transport.mtu)
+    if others >= least:
+        findings.add(
+            ("marker", "packets_per_step"),
+            f'"auto" tells the end of a step by its packets, but steps of job {job.name!r} differ '
+            f"too much: the shortest has {least}, and all but the last message of another have "
+            f"{others}; write a number",
+        )
+    return least
+
+
+def _check_trial(
+    scenario: Scenario,
+    markers: Sequence[MarkerParams | None],
+    red: Sequence[RedThresholds],
+    findings: Findings,
+) -> None:
+    """Refuse rules under trial that make no sense together, or with the rest."""
+    trial = scenario.marker.trial
+    if trial is None:
+        return
+    where = ("marker", "trial")
+    if scenario.switch.marking == "priority":
+        findings.add(where, 'goes with switch.marking = "marker" only; take it out')
+    for key, on in (("relief", trial.relief != "off"), ("red_gap", trial.red_gap is not None)):
+        if on and not scenario.switch.red.enabled:
+            findings.add((*where, key), "changes RED, which is off; take it out")
+    if trial.relief != "off" and red and all(row.k_min == row.k_max for row in red):
+        findings.add(
+            (*where, "relief"),
+            "spares marks between k_min and k_max, and RED has nothing between the two; take "
+            "another switch.red.profile",
+        )
+    if trial.transfer is not None and trial.relief == "off":
+        findings.add(
+            (*where, "transfer"),
+            'spends the marks that relief spares; write relief = "while_ahead" or "always"',
+        )
+    if trial.transfer is not None and trial.p_max < 1:
+        findings.add((*where, "p_max"), "caps a probability, and transfer has none; take one out")
+    least = min((params.layout.step_sign for params in markers if params is not None), default=0)
+    if least and trial.min_lead >= least:
+        findings.add(
+            (*where, "min_lead"),
+            f"{trial.min_lead} steps: the tag tells at most {least - 1} ahead from behind; write "
+            "less",
+        )
+
+
+def _loops(
+    scenario: Scenario,
+    jobs: Sequence[PlacedJob],
+    markers: Sequence[MarkerParams | None],
+    seed: int,
+    findings: Findings,
+) -> tuple[LoopPlan, ...]:
+    """What the closed loop of each job chooses from; none where something is wrong."""
+    table = scenario.loop
+    if not table.enabled:
+        return ()
+    good = _loop_fits(scenario, jobs, findings)
+    plans = []
+    for job, marker in zip(jobs, markers, strict=True):
+        arms = {}
+        for i, arm in enumerate(table.arm):
+            where: Location = ("loop", "arm", i)
+            if arm.marker and good and not job.table.marked:
+                findings.add(where, f"{arm.name!r} marks, but job {job.name!r} has marked = false")
+                good = False
+            own = {
+                key: getattr(arm, key) for key in ("k", "q_gate") if getattr(arm, key) is not None
+            }
+            params = marker
+            try:
+                if marker is not None:
+                    table_of_arm = scenario.marker.model_copy(update=own)
+                    changed = marker_params(table_of_arm, job.table, marker.packets_per_step)
+                    params = replace(changed, enabled=arm.marker)
+            except ValueError as error:
+                findings.add(where, str(error))
+                good = False
+            arms[arm.name] = ArmPlan(arm.planned, params)
+        if good:
+            values = {key: getattr(table, key) for key in LOOP_KEYS}
+            values["seed"] = Stream(seed, f"loop:{job.name}").below(1 << 31)
+            plans.append(
+                LoopPlan(
+                    arms,
+                    table.safe,
+                    table.start,
+                    LoopParams(**values),
+                    job.iteration_ops * table.epoch,
+                )
+            )
+    return tuple(plans)
+
+
+def _loop_fits(scenario: Scenario, jobs: Sequence[PlacedJob], findings: Findings) -> bool:
+    """Check the loop's table against itself, [switch], [marker] and the jobs."""
+    table, switch = scenario.loop, scenario.switch
+    found: list[tuple[Location, str]] = []
+    try:
+        ClosedLoop(
+            [Arm(arm.name) for arm in table.arm],
+            table.safe,
+            table.start,
+            **{key: getattr(table, key) for key in LOOP_KEYS},
+        )
+    except ValueError as error:
+        found.append((("loop",), str(error)))
+    for i, arm in enumerate(table.arm):
+        where: Location = ("loop", "arm", i)
+        if arm.planned and switch.lb != "planned":
+            found.append(
+                (where, f'{arm.name!r} needs switch.lb = "planned", which is {switch.lb!r}')
+            )
+        if arm.marker and switch.marking != "marker":
+            found.append(
+                (
+                    where,
+                    f'{arm.name!r} needs switch.marking = "marker", which is {switch.marking!r}',
+                )
+            )
+        if not arm.marker and (arm.k, arm.q_gate) != (None, None):
+            found.append((where, f"{arm.name!r}: 'k' and 'q_gate' go with marker = true"))
+    if scenario.marker.start:
+        found.append(
+            (("marker", "start"), "goes without [loop], which switches the marker; take it out")
+        )
+    if jobs and all(job.table.iterations < 2 * table.epoch for job in jobs):
+        found.append(
+            (
+                ("loop", "epoch"),
+                f"{table.epoch} iterations, so that no job has two epochs; write job.iterations = "
+                f"{2 * table.epoch} or more",
+            )
+        )
+    for location, text in found:
+        findings.add(location, text)
+    return not found
 
 
 def _marked(scenario: Scenario, graph: Graph, findings: Findings) -> frozenset[str]:
@@ -263,7 +427,10 @@ def _rate_pairs(
 def _plan(
     scenario: Scenario, graph: Graph, jobs: Sequence[PlacedJob], findings: Findings
 ) -> tuple[PlannedPath, ...]:
-    """Pin every ring edge of every job, all jobs planned together, each edge weighing the same."""
+    """Pin every ring edge of every job, all jobs planned together, each edge weighing the same.
+
+    Where a job's plan turns with the step, each edge has all its paths, from that of turn 0 on.
+    """
     if scenario.switch.lb != "planned":
         return ()
     demands: list[Demand] = []
@@ -280,11 +447,20 @@ def _plan(
     except PlanError as error:
         findings.add(("switch", "lb"), str(error))
         return ()
+    turn_of = {job.job_id: _turning(scenario, job) for job in jobs}
+    count = turns(plan) if any(turn_of.values()) else 1
     paths = []
     for key, (job_id, src, dst, channel) in edges.items():
         first = graph.link_number[f"{src}->{graph.tor_of[src]}"]
-        hops = [graph.egress[hop.switch, hop.port] for hop in plan.edges[key].hops]
-        paths.append(
-            PlannedPath(job_id, graph.number[src], graph.number[dst], channel, (first, *hops))
-        )
+        for turn in range(count if turn_of[job_id] else 1):
+            hops = turned(plan, plan.edges[key], turn)
+            links = (first, *(graph.egress[hop.switch, hop.port] for hop in hops))
+            paths.append(PlannedPath(job_id, graph.number[src], graph.number[dst], channel, links))
     return tuple(paths)
+
+
+def _turning(scenario: Scenario, job: PlacedJob) -> bool:
+    plan = scenario.switch.plan
+    if plan == "auto":
+        return job.table.port == "per_step" and job.table.sender != "persistent"
+    return plan == "step"

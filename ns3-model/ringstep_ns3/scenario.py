@@ -15,9 +15,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PrivateAttr
 
 from ringstep.fabric.tomlfile import FileError, TomlTable, read_text
+from ringstep.protocol.loop import LoopParams
 from ringstep_ns3.tomldoc import (
     Document,
     Findings,
@@ -42,6 +43,7 @@ from ringstep_ns3.units import (
     Loss,
     Mtu,
     Name,
+    OffCount,
     OffSize,
     OffTime,
     Oversubscription,
@@ -411,9 +413,18 @@ class SwitchTable(TomlTable):
     """Shared buffer; ``unlimited``: neither drops nor PFC."""
     pfc: Pfc = Pfc()
     red: RedTable = RedTable()
-    lb: Literal["ecmp", "planned", "flowlet", "spray"] = "ecmp"
-    """``planned``: ring edges pinned by ringstep.fabric's planner, ECMP for the rest."""
+    lb: Literal["ecmp", "planned", "flowlet", "spray", "least_loaded"] = "ecmp"
+    """``planned``: ring edges pinned by ringstep.fabric's planner, ECMP for the rest;
+    ``least_loaded``: each message at each switch by the next hop with the least to send."""
+    plan: Literal["auto", "edge", "step"] = "auto"
+    """What ``planned`` pins: one path per ring edge, or the paths of an edge in turn, a step each.
+    ``auto``: ``step`` for jobs whose steps have queue pairs and source ports of their own
+    (``qp_per_step`` or ``qp_pool`` with ``per_step`` ports), else ``edge``: a connection that
+    changed its path would see its packets reordered."""
     flowlet_gap: Duration = 50_000
+    load_horizon: Time = 80_000
+    """``least_loaded``: a message that is still to come counts with as much as is sent in this
+    time, at most; without a limit steps would flee a long flow as if it took all of the link."""
     ecmp_hash: Literal["seeded", "ns3_compat"] = "seeded"
     """``ns3_compat``: seeded by the node number alone, so that no seed changes the paths."""
     marking: Literal["none", "marker", "priority"] = "none"
@@ -447,6 +458,50 @@ def _parse_gate(value: object) -> int | str | None:
     raise ValueError(f'{value!r} is not a gate; write packets (0..524286), "off" or "profile"')
 
 
+def _parse_packets_per_step(value: object) -> int | str:
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise ValueError(f'{value!r} is no number of packets; write a whole number from 0, or "auto"')
+
+
+def _parse_cap(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    raise ValueError(f"{value!r} is no cap of a probability; write one above 0, up to 1")
+
+
+class TrialTable(TomlTable):
+    """``[marker.trial]``: rules that were tried beside the marker; not in any data plane.
+
+    Each is off by default, and they can be combined. A *laggard* is a packet that is not ahead of
+    the block's ``step_min``.
+    """
+
+    hold: OffTime = None
+    """Mark only while a packet of a laggard left the block's queue within this time."""
+    min_lead: Count = 1
+    """Mark only steps at least this far ahead of ``step_min``."""
+    mark_gap: OffTime = None
+    """At most one mark of the marker per block in this time."""
+    p_max: Annotated[float, BeforeValidator(_parse_cap)] = 1.0
+    """Cap of the probability of a mark."""
+    relief: Literal["off", "while_ahead", "always"] = "off"
+    """Laggards are spared RED below its ``k_max``: never, while packets of steps ahead left the
+    block's queue within ``hold`` (where that is off, ``t_win``), or always."""
+    transfer: OffCount = None
+    """Marks that ``relief`` spared are put on packets ahead, in place of the marker's; so many are
+    kept for later at most."""
+    red_gap: OffTime = None
+    """At most one mark of RED on packets of marked jobs per port in this time, while the queue is
+    below twice ``k_max``."""
+    last_lost: Share = 0.0
+    """Share of the LAST packets that the marker does not see."""
+
+
+def _none_where_all_off(table: TrialTable | None) -> TrialTable | None:
+    return None if table == TrialTable() else table
+
+
 class MarkerTable(TomlTable):
     """``[marker]``: parameters of every job's marker; None: as the profile says."""
 
@@ -463,8 +518,9 @@ class MarkerTable(TomlTable):
     """Packets in the queue at dequeue, or ``off``."""
     progress: Literal["auto", "per_step", "anchored"] = "auto"
     """``auto``: ``per_step`` with a QP per step, ``anchored`` with persistent QPs."""
-    packets_per_step: Whole = 0
-    """A LAST ends the step only where progress reached this less one; 0: every LAST does."""
+    packets_per_step: Annotated[int | str, BeforeValidator(_parse_packets_per_step)] = 0
+    """A LAST ends the step only where progress reached this less one; 0: every LAST does; ``auto``:
+    what a job's steps have where they travel as several messages, else 0."""
     step_bits: Annotated[int | None, *_STEP_BITS] = None
     """Bits of the step in the tag; ``auto``: log2(pool) where the port carries the step modulo the
     pool (``qp_pool`` with ``per_step`` ports), else 14."""
@@ -474,6 +530,58 @@ class MarkerTable(TomlTable):
     start: Time | None = None
     """Simulated time from which the marker follows and marks, with fresh state (late start in Fig.
     4 of the paper); 0 or None: from the beginning."""
+    trial: Annotated[TrialTable | None, AfterValidator(_none_where_all_off)] = None
+
+
+# --- Closed loop ------------------------------------------------------------------------------
+
+_LOOP: Final = LoopParams()
+
+
+class LoopArm(TomlTable):
+    """``[[loop.arm]]``: a way to run a job."""
+
+    name: Annotated[str, Field(min_length=1)]
+    planned: bool = False
+    """Takes planned paths, with ``switch.lb = "planned"``; else ECMP."""
+    marker: bool = False
+    """The marker marks, with ``switch.marking = "marker"``; else it follows only."""
+    k: Share | None = None
+    """Instead of that of [marker]."""
+    q_gate: Annotated[int | str | None, BeforeValidator(_parse_gate)] = None
+    """Instead of that of [marker]."""
+
+
+class LoopTable(TomlTable):
+    """``[loop]``: per job, tries arms in epochs and keeps what proves better (docs/closed-loop.md).
+
+    [switch] says what the fabric can do, an arm what of it a job uses. Keys from ``budget`` on are
+    those of :class:`ringstep.protocol.loop.LoopParams`.
+    """
+
+    enabled: bool = False
+    arm: tuple[LoopArm, ...] = (
+        LoopArm(name="safe"),
+        LoopArm(name="planned", planned=True),
+        LoopArm(name="planned+marker", planned=True, marker=True),
+        LoopArm(name="marker", marker=True),
+    )
+    """In order of preference, the simplest first."""
+    safe: str = "safe"
+    """Name of the arm that the others are measured against."""
+    start: str = "safe"
+    """Name of the arm in force at the start."""
+    epoch: Count = 1
+    """Iterations of a job per epoch."""
+    budget: Share = _LOOP.budget
+    startup: Count = _LOOP.startup
+    """In epochs."""
+    worst: Share = _LOOP.worst
+    worth: Share = _LOOP.worth
+    confidence: Share = _LOOP.confidence
+    check: Count = _LOOP.check
+    patience: Count = _LOOP.patience
+    rest: Count = _LOOP.rest
 
 
 # --- Jobs -------------------------------------------------------------------------------------
@@ -597,6 +705,9 @@ class Job(CollectiveKeys):
     """Arrived: last byte at the receiver, or last ACK back at the sender (astra-sim)."""
     endpoint_delay: Time = 0
     """Between an arrival and what it sets off."""
+    messages_per_step: Annotated[Count, Field(le=256)] | None = None
+    """Messages in which a step of a ring travels, one after the other on its connection, each as
+    soon as its like of the step before is in: NCCL's slices. None: one."""
     straggler: tuple[Straggler, ...] = ()
     marked: bool = True
     """Whether the marker knows this job."""
@@ -753,6 +864,7 @@ class Scenario(TomlTable):
     cc: Cc = Cc()
     switch: SwitchTable = SwitchTable()
     marker: MarkerTable = MarkerTable()
+    loop: LoopTable = LoopTable()
     job: tuple[Job, ...] = ()
     background: tuple[BackgroundFlows, ...] = ()
     imbalance: tuple[Imbalance, ...] = ()
@@ -848,9 +960,12 @@ class Scenario(TomlTable):
     def content_hash(self, seed: int) -> str:
         """Return 16 hexadecimal digits that name this experiment with this seed.
 
-        Names and descriptions do not count; files that the scenario refers to do, by content.
+        Names, descriptions and a loop that is off do not count; files that the scenario refers to
+        do, by content.
         """
         content = self.to_dict()
+        if not self.loop.enabled:
+            content.pop("loop")
         for key in ("name", "description", "seed"):
             content.pop(key, None)
         text = json.dumps([FORMAT, content, seed, self._file_hashes()], sort_keys=True)

@@ -12,10 +12,18 @@ import numpy as np
 import ringstep_ns3
 from ringstep.fabric.units import format_rate
 from ringstep_ns3 import _core, metrics
-from ringstep_ns3.build import Built, Policy, build, effective_dcqcn, with_policies
+from ringstep_ns3.build import (
+    Built,
+    Policy,
+    build,
+    closed_loops,
+    effective_dcqcn,
+    with_policies,
+)
+from ringstep_ns3.loop import epoch_columns
 from ringstep_ns3.prepare import Prepared, prepare
 from ringstep_ns3.results import Results
-from ringstep_ns3.scenario import FORMAT, Scenario
+from ringstep_ns3.scenario import FORMAT, Scenario, TrialTable
 from ringstep_ns3.severed import Severed, severed
 from ringstep_ns3.tables import (
     FROM_CORE,
@@ -108,7 +116,8 @@ def simulate(built: Built, on_progress: Callable[[Progress], None] | None = None
             silence.check(sim_time_ns)
 
     try:
-        stats = built.simulation.run(scenario.until or 0, report, _PROGRESS_EVENTS)
+        with closed_loops(built):
+            stats = built.simulation.run(scenario.until or 0, report, _PROGRESS_EVENTS)
     except _NothingMoreComesError:
         return _results(built, built.simulation.stats(), started, "stalled")
     except KeyboardInterrupt:
@@ -223,6 +232,7 @@ def _results(built: Built, stats: _core.RunStats, started: float, stopped: str) 
     tables["overlap"] = table_of("overlap", metrics.overlap(core["link_series"]))
     window = scenario.output.sample or _DEFAULT_WINDOW_NS
     tables["throughput"] = table_of("throughput", metrics.throughput(core["flows"], window))
+    tables["epochs"] = table_of("epochs", epoch_columns(built.loops))
     found = {name: empty_table(name) if t is None else t for name, t in tables.items()}
     summary = _summary(built, stats, stopped, core)
     timing = {
@@ -291,7 +301,7 @@ def _summary(
             "cables": len(prepared.graph.cables),
         },
         "totals": {name: getattr(stats, name) for name in _COUNTS},
-        "jobs": [_job_summary(prepared, i, core) for i in range(len(prepared.jobs))],
+        "jobs": [_job_summary(built, i, core) for i in range(len(prepared.jobs))],
         "background": _background_summary(core["flows"]),
         "ports": _ports(prepared, core["links"]),
         "warnings": list(built.warnings),
@@ -306,6 +316,12 @@ def _model(prepared: Prepared) -> dict[str, Any]:
     def of_jobs(key: str) -> list[str]:
         return sorted({str(getattr(job.table, key)) for job in prepared.jobs})
 
+    trial = scenario.marker.trial
+    rules = (
+        []
+        if trial is None
+        else [name for name, value in TrialTable() if getattr(trial, name) != value]
+    )
     return {
         "cc": cc.preset if cc.kind == "dcqcn" else cc.kind,
         "cc_changed": sorted(cc.dcqcn.model_fields_set),
@@ -314,6 +330,8 @@ def _model(prepared: Prepared) -> dict[str, Any]:
         "lb": scenario.switch.lb,
         "marking": scenario.switch.marking,
         "marker_profile": scenario.marker.profile,
+        **({"marker_trial": rules} if rules else {}),
+        "loop": [arm.name for arm in scenario.loop.arm] if scenario.loop.enabled else "off",
         "red_profile": scenario.switch.red.profile if scenario.switch.red.enabled else "off",
         "sender": of_jobs("sender"),
         "port": of_jobs("port"),
@@ -324,8 +342,9 @@ def _model(prepared: Prepared) -> dict[str, Any]:
 
 
 def _job_summary(
-    prepared: Prepared, index: int, core: Mapping[str, Mapping[str, Column]]
+    built: Built, index: int, core: Mapping[str, Mapping[str, Column]]
 ) -> dict[str, Any]:
+    prepared = built.prepared
     job = prepared.jobs[index]
     row = int(np.flatnonzero(core["jobs"]["job"] == job.job_id)[0])
     jobs, ops = core["jobs"], core["collectives"]
@@ -356,6 +375,8 @@ def _job_summary(
     }
     if len(bounds) == 1:
         summary["bound_ns"] = bounds.pop()
+    if built.loops:
+        summary["loop"] = built.loops[index].summary()
     return summary
 
 

@@ -44,6 +44,7 @@ MARK: Final = "sweep.json"
 _MAX_RUNS: Final = 1_000_000
 _EXAMPLES: Final[Mapping[str, str]] = {
     "scenario": 'scenario = "ring.toml"',
+    "title": 'title = "Path schemes"',
     "values": 'values = ["hpcc_run", "connectx"]',
 }
 _RUN_COLUMNS: Final[Mapping[str, pa.DataType]] = {
@@ -62,6 +63,7 @@ _RUN_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "last_step_span_ns": pa.int64(),
     "max_overlap": pa.int64(),
     "max_distance": pa.int64(),
+    "background_fct_ns": pa.float64(),
 }
 _TOTALS: Final = (
     "marks_red",
@@ -104,15 +106,25 @@ class Axis(TomlTable):
     """Column in the tables; empty: the last part of the first key."""
     key: str = ""
     keys: Names = ()
-    """Instead of ``key``: several; each of ``values`` is then a list of as many."""
+    """Instead of ``key``: several; each of ``values`` is then a list of as many. With neither, each
+    value is a table of key paths, of its own."""
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
     labels: Names = ()
     """What the tables call the values; empty: the values themselves."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The key paths."""
-        return self.keys or ((self.key,) if self.key else ())
+        """The key paths that it sets, at some value at least."""
+        if self.keys or self.key:
+            return self.keys or (self.key,)
+        return tuple(dict.fromkeys(path for value in self.values for path in value))
+
+    def settings(self, index: int) -> Mapping[str, Any]:
+        """Return the keys that a value sets, by key path."""
+        value = self.values[index]
+        if self.keys or self.key:
+            return dict(zip(self.paths, value if self.keys else [value], strict=True))
+        return dict(value)
 
     @property
     def column(self) -> str:
@@ -141,10 +153,24 @@ class DaskTable(TomlTable):
     """Keywords of the cluster's class, such as ``queue``, ``cores``, ``memory``, ``walltime``."""
 
 
+class StudyTable(TomlTable):
+    """``[study]``: how ``ringstep sim study`` reports a sweep with an axis ``variant``."""
+
+    title: str
+    description: str = ""
+    time: Literal["cct", "jct"] = "cct"
+    """What variants are compared by; where a group has several jobs, by their median."""
+    statistic: Literal["median", "mean"] = "median"
+    """Over seeds."""
+    split: bool = False
+    """Whether jobs are groups of their own, by their name up to a dot."""
+
+
 class Sweep(TomlTable):
     """A sweep file."""
 
     name: Name = "sweep"
+    study: StudyTable | None = None
     scenario: str
     """Scenario file, relative to the sweep."""
     set: dict[str, Any] = Field(default_factory=dict)
@@ -161,16 +187,47 @@ class Sweep(TomlTable):
         *,
         settings: Mapping[str, Any] | None = None,
         seeds: Sequence[int] = (),
+        wanted: Callable[[Mapping[str, str]], bool] | None = None,
     ) -> tuple[Sweep, list[Point]]:
         """Return a sweep file and its points, every one checked.
 
         ``settings`` go before the file's ``[set]`` but not before its axes; ``seeds``, where there
-        are any, in place of the file's.
+        are any, in place of the file's. ``wanted`` tells by the labels, by axis, which points are
+        returned and checked; None: all.
 
         Raises:
             SweepError: it cannot be read, holds unknown keys, or a point makes no sense.
             ScenarioError: the scenario it names cannot be read.
         """
+        sweep, findings = cls._read(path)
+        if settings:
+            sweep = sweep.model_copy(update={"set": {**sweep.set, **settings}})
+        if seeds:
+            sweep = sweep.model_copy(update={"seeds": tuple(seeds)})
+        _check_axes(sweep, findings)
+        findings.raise_if_any()
+        base = Path(path).parent / sweep.scenario
+        if not base.is_file():
+            findings.add(
+                ("scenario",), f"{base} is not there; give a path from {Path(path).parent}"
+            )
+            findings.raise_if_any()
+        return sweep, list(_points(sweep, Scenario.load(base), findings, wanted))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Sweep:
+        """Return a sweep file as it stands; neither its scenario nor its points are looked at.
+
+        Raises:
+            SweepError: it cannot be read, or holds unknown keys.
+        """
+        sweep, findings = cls._read(path)
+        _check_axes(sweep, findings)
+        findings.raise_if_any()
+        return sweep
+
+    @classmethod
+    def _read(cls, path: str | Path) -> tuple[Sweep, Findings]:
         path = Path(path)
         layer = read_layer(path, "a sweep file", SweepError)
         if "scenario" not in layer.data and ("job" in layer.data or "fabric" in layer.data):
@@ -181,18 +238,7 @@ class Sweep(TomlTable):
         sweep = build(document, cls, _EXAMPLES, SweepError)
         if "name" not in document.data:
             sweep = sweep.model_copy(update={"name": path.stem})
-        if settings:
-            sweep = sweep.model_copy(update={"set": {**sweep.set, **settings}})
-        if seeds:
-            sweep = sweep.model_copy(update={"seeds": tuple(seeds)})
-        findings = Findings(document, SweepError)
-        _check_axes(sweep, findings)
-        findings.raise_if_any()
-        base = path.parent / sweep.scenario
-        if not base.is_file():
-            findings.add(("scenario",), f"{base} is not there; give a path from {path.parent}")
-            findings.raise_if_any()
-        return sweep, list(_points(sweep, Scenario.load(base), findings))
+        return sweep, Findings(document, SweepError)
 
 
 @dataclass(frozen=True)
@@ -239,10 +285,16 @@ def _check_axes(sweep: Sweep, findings: Findings) -> None:
     reserved = {"point", *_RUN_COLUMNS, *_TOTALS, "op", "kind", "cct_ns"}
     for i, axis in enumerate(sweep.axis):
         where: Location = ("axis", i)
-        if bool(axis.key) == bool(axis.keys):
+        tables = all(isinstance(value, dict) for value in axis.values)
+        if (axis.key and axis.keys) or not (axis.key or axis.keys or tables):
             findings.add(
-                where, "takes either 'key' or 'keys'; write for example key = \"marker.k\""
+                where,
+                "takes either 'key' or 'keys', or tables as values; write for example key = "
+                '"marker.k"',
             )
+            continue
+        if not (axis.key or axis.keys) and not (axis.name and axis.labels):
+            findings.add(where, "values that are tables need a 'name' and 'labels'; add them")
             continue
         if axis.keys and any(
             not isinstance(v, (list, tuple)) or len(v) != len(axis.keys) for v in axis.values
@@ -273,21 +325,28 @@ def _check_axes(sweep: Sweep, findings: Findings) -> None:
         findings.add(("seeds",), "a seed stands twice; it would give the same run again")
 
 
-def _points(sweep: Sweep, base: Scenario, findings: Findings) -> Iterator[Point]:
+def _points(
+    sweep: Sweep,
+    base: Scenario,
+    findings: Findings,
+    wanted: Callable[[Mapping[str, str]], bool] | None,
+) -> Iterator[Point]:
+    names = [axis.column for axis in sweep.axis]
     choices = [range(len(axis.values)) for axis in sweep.axis]
     points = []
     for index, chosen in enumerate(itertools.product(*choices)):
+        labels = tuple(axis.label(i) for axis, i in zip(sweep.axis, chosen, strict=True))
+        if wanted is not None and not wanted(dict(zip(names, labels, strict=True))):
+            continue
         values = dict(sweep.set)
         for axis, i in zip(sweep.axis, chosen, strict=True):
-            given = axis.values[i] if axis.keys else [axis.values[i]]
-            values.update(zip(axis.paths, given, strict=True))
-        labels = tuple(axis.label(i) for axis, i in zip(sweep.axis, chosen, strict=True))
+            values.update(axis.settings(i))
         try:
             scenario = base.setting(values) if values else base
             build_simulation(prepare(scenario, sweep.seeds[0]))
         except ScenarioError as error:
             named = ", ".join(
-                f"{axis.column} = {label}" for axis, label in zip(sweep.axis, labels, strict=True)
+                f"{name} = {label}" for name, label in zip(names, labels, strict=True)
             )
             for problem in error.problems:
                 findings.add((), f"point {index + 1}{f' ({named})' if named else ''}: {problem}")
@@ -605,6 +664,7 @@ def _add_row(
         "cct_median_ns": cct.get("median"),
         "cct_max_ns": cct.get("max"),
         "bound_ns": job.get("bound_ns"),
+        "background_fct_ns": summary["background"]["fct_ns"].get("median"),
         **{name: totals[name] for name in _TOTALS},
     }
     for name, values in runs.items():

@@ -144,14 +144,26 @@ SCHEMAS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
         "rate": _F,
     },
     "throughput": {"time_ns": _I, "job": _I, "bps": _F},
+    "epochs": {
+        "job": _I,
+        "epoch": _I,
+        "arm": _S,
+        "in_force": _S,
+        "start_ns": _I,
+        "end_ns": _I,
+        "cct_ns": _I,
+        "account": _F,
+    },
 }
-"""Table -> column -> type. The last three are computed here, the others counted by the core.
+"""Table -> column -> type. The last four are computed here, the others counted by the core.
 
 ``collectives.bound_ns``: the time the slowest host link needs for the payload and headers of a
 ring; null for other algorithms. ``flows.fct_ns``: from the first send to the last ACK.
 ``step_rate.rate``: ideal over real interval between completions of steps of a ring (paper, Fig.
 2b); 1 is line rate. ``overlap``: over the recorded links of a window, the steps of a job that left
 by one link. ``throughput``: payload of a job, each message spread evenly over its time.
+``epochs``: of the closed loop; ``cct_ns`` from the end of the epoch before, computation included,
+``in_force`` and ``account`` (in epochs of the safe arm) as they stand at its end.
 """
 
 FROM_CORE: Final = (

@@ -19,6 +19,7 @@
 #include "core/marker.h"
 #include "core/network.h"
 #include "core/simulation.h"
+#include "core/trial.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -272,6 +273,41 @@ NB_MODULE(_core, m) {
             return d;
         });
 
+    Struct<TrialRules>(m, "TrialRules")
+        .field("hold_ns", &TrialRules::hold_ns)
+        .field("min_lead", &TrialRules::min_lead)
+        .field("mark_gap_ns", &TrialRules::mark_gap_ns)
+        .field("p_max", &TrialRules::p_max)
+        .field("relief", &TrialRules::relief)
+        .field("transfer", &TrialRules::transfer)
+        .field("red_gap_ns", &TrialRules::red_gap_ns)
+        .field("last_lost", &TrialRules::last_lost);
+
+    nb::class_<Trial>(m, "Trial")
+        .def(
+            "__init__",
+            [](Trial* self, const TrialRules& rules, const std::string& scope, std::uint64_t seed) {
+                require(scope == "port" || scope == "switch", "scope", scope,
+                        "must be \"port\" or \"switch\"");
+                new (self) Trial(rules, scope == "port", seed);
+            },
+            "rules"_a, "scope"_a = "port", "seed"_a = 1)
+        .def(
+            "on_packet",
+            [](Trial& self, Marker& marker, std::int64_t now_ns, std::uint32_t step,
+               std::uint32_t psn, bool last, bool ect, std::uint32_t r, std::uint32_t packets,
+               std::uint32_t bytes, bool red, std::uint32_t red_max, std::uint32_t port,
+               std::uint32_t job) {
+                require(now_ns >= 0, "now_ns", now_ns, "must not be negative");
+                const auto v = self.on_packet(
+                    marker, job,
+                    {now_ns, step, psn, last, ect, r, packets, bytes, red, red_max, port});
+                return std::pair(v.mark, v.red);
+            },
+            "marker"_a, nb::kw_only(), "now_ns"_a, "step"_a, "psn"_a, "last"_a = false,
+            "ect"_a = true, "r"_a = 0, "qdepth_packets"_a = 0, "qdepth_bytes"_a = 0,
+            "red"_a = false, "red_k_max_bytes"_a = 0, "port"_a = 0, "job"_a = 0);
+
     Struct<TransportConfig>(m, "TransportConfig")
         .field("mtu_bytes", &TransportConfig::mtu_bytes)
         .field("header_bytes", &TransportConfig::header_bytes)
@@ -312,9 +348,11 @@ NB_MODULE(_core, m) {
         .field("red", &SwitchConfig::red)
         .field("lb", &SwitchConfig::lb)
         .field("flowlet_gap_ns", &SwitchConfig::flowlet_gap_ns)
+        .field("load_horizon_ns", &SwitchConfig::load_horizon_ns)
         .field("ecmp_hash", &SwitchConfig::ecmp_hash)
         .field("marking", &SwitchConfig::marking)
         .field("marker_scope", &SwitchConfig::marker_scope)
+        .field("trial", &SwitchConfig::trial)
         .field("scheduler", &SwitchConfig::scheduler);
 
     nb::class_<Network>(m, "Network")
@@ -387,6 +425,7 @@ NB_MODULE(_core, m) {
         .field("start_ns", &JobSpec::start_ns)
         .field("sender", &JobSpec::sender)
         .field("pool", &JobSpec::pool)
+        .field("messages_per_step", &JobSpec::messages_per_step)
         .field("port", &JobSpec::port)
         .field("dependency", &JobSpec::dependency)
         .field("notify", &JobSpec::notify)
@@ -502,6 +541,22 @@ NB_MODULE(_core, m) {
                 });
             },
             "time_ns"_a, "action"_a)
+        .def(
+            "on_operation",
+            [](Simulation& s, nb::object action) {
+                if (action.is_none()) {
+                    s.on_operation({});
+                    return;
+                }
+                s.on_operation(
+                    [held = hold(action)](int job, std::uint32_t op, std::int64_t time_ns) {
+                        nb::gil_scoped_acquire gil;
+                        (*held)(job, op, time_ns);
+                    });
+            },
+            "action"_a.none())
+        .def("set_planned", &Simulation::set_planned, "job"_a, "on"_a)
+        .def("set_marker", &Simulation::set_marker, "job"_a, "params"_a)
         .def("path", &Simulation::path, "src"_a, "dst"_a, "sport"_a, nb::kw_only(), "channel"_a = 0,
              "job"_a = 0)
         .def(

@@ -39,4 +39,16 @@ const bit<2> ECN_CE = 3;
 const bit<7> OP_PACKET = 0;
 const bit<7> OP_READ_STATE = 1;
 
+#ifdef RINGSTEP_UEC
+typedef bit<24> uec_job_t;
+
+const bit<16> UEC_UDP_PORT = 4793;
+const bit<16> MIN_UEC_UDP_BYTES = 32;
+const bit<5> UEC_RUD_REQUEST = 2;
+const bit<6> UEC_WRITE = 1;
+const bit<6> UEC_SEND = 5;
+const bit<6> UEC_TAGGED_SEND = 9;
+const bit<2> UEC_SES_VERSION = 0;
+#endif
+
 #endif  // RINGSTEP_CONSTANTS_P4

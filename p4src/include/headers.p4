@@ -74,6 +74,43 @@ header bth_h {
     psn_t psn;
 }
 
+#ifdef RINGSTEP_UEC
+// Ultra Ethernet 1.0: a RUD or ROD request of the packet delivery sublayer (table 3-33).
+header pds_h {
+    bit<5> type;
+    bit<4> next_header;
+    bit<2> rsvd1;
+    bit<1> retransmit;
+    bit<1> ack_request;
+    bit<1> syn;
+    bit<2> rsvd2;
+    bit<16> clear_psn_offset;
+    bit<32> psn;
+    bit<16> spdcid;
+    bit<16> dpdcid;
+}
+
+// What all requests of the semantic sublayer begin with (table 2-39).
+header ses_h {
+    bit<2> rsvd1;
+    bit<6> opcode;
+    bit<2> version;
+    bit<1> delivery_complete;
+    bit<1> initiator_error;
+    bit<1> relative_addressing;
+    bit<1> header_data_present;
+    bit<1> end_of_message;
+    bit<1> start_of_message;
+    bit<16> message_id;
+    bit<8> ri_generation;
+    uec_job_t job_id;
+    bit<4> rsvd2;
+    bit<12> pid_on_fep;
+    bit<4> rsvd3;
+    bit<12> resource_index;
+}
+#endif
+
 @controller_header("packet_out")
 header packet_out_h {
     port_t egress_port;
@@ -135,6 +172,10 @@ struct headers_t {
     ipv6_h ipv6;
     udp_h udp;
     bth_h bth;
+#ifdef RINGSTEP_UEC
+    pds_h pds;
+    ses_h ses;
+#endif
 }
 
 // A job's parameters, as ringstep.protocol.marker.MarkerParams.to_table hands them over.
@@ -159,6 +200,9 @@ struct metadata_t {
     // Set by the parser.
     bit<1> is_data;
     bit<1> is_last;
+    // The step is in the low bits of the tag.
+    bit<16> tag;
+    psn_t psn;
     // Addresses as 128 bits, IPv4 as ::ffff:a.b.c.d, so that one key serves both families.
     ipv6_addr_t src_addr;
     ipv6_addr_t dst_addr;

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ringstep.softswitch import tables as t
+from ringstep.softswitch.meters import MeterConfig
 
 
 class Journal:
@@ -39,15 +40,19 @@ class Journal:
         table.modify(entry)
         self.note(lambda: table.modify(old))
 
-    def delete_entry(self, table: t.Table, old: t.Entry, *, counted: bool) -> None:
-        """Delete a table entry; `counted` says that it has a direct counter to bring back."""
-        count = table.read_direct(old.match, old.priority) if counted else None
-        table.delete(old.match, old.priority)
+    def delete_entry(self, table: t.Table, old: t.Entry) -> None:
+        """Delete a table entry, with its direct counter and the configuration of its meter."""
+        key = old.match, old.priority
+        count = table.read_direct(*key) if table.direct_counter is not None else None
+        config = table.read_meter(*key) if table.direct_meter is not None else None
+        table.delete(*key)
 
         def undo() -> None:
             table.insert(old)
             if count is not None:
-                table.write_direct(old.match, old.priority, *count)
+                table.write_direct(*key, *count)
+            if config is not None:
+                table.write_meter(*key, config)
 
         self.note(undo)
 
@@ -70,6 +75,20 @@ class Journal:
         old = counter.read(index)
         counter.write(index, packets, byte_count)
         self.note(lambda: counter.write(index, *old))
+
+    def write_direct_meter(
+        self, table: t.Table, entry: t.Entry, config: MeterConfig | None
+    ) -> None:
+        """Configure the direct meter of an entry; None makes it green."""
+        old = table.read_meter(entry.match, entry.priority)
+        table.write_meter(entry.match, entry.priority, config)
+        self.note(lambda: table.write_meter(entry.match, entry.priority, old))
+
+    def write_meter(self, meter: t.MeterArray, index: int, config: MeterConfig | None) -> None:
+        """Configure one cell of an indirect meter; None makes it green."""
+        old = meter.read(index)
+        meter.write(index, config)
+        self.note(lambda: meter.write(index, old))
 
     def insert_member(self, profile: t.ActionProfile, member_id: int, call: t.ActionCall) -> None:
         """Insert an action profile member."""

@@ -16,12 +16,14 @@ from finsy.proto import p4i, p4r
 
 from ringstep.softswitch import tables as t
 from ringstep.softswitch.errors import PipelineError
+from ringstep.softswitch.p4rt.digests import DigestBook
 from ringstep.softswitch.p4rt.errors import invalid, not_found, unimplemented
 from ringstep.softswitch.p4rt.schema import Schema, build_schema
 
 log = logging.getLogger(__name__)
 
 EntryId = tuple[str, tuple[t.Match, ...], int]
+ReplicaEntry = p4r.MulticastGroupEntry | p4r.CloneSessionEntry
 
 
 class SwitchLike(Protocol):
@@ -49,7 +51,8 @@ class Loaded:
 
     `one_shots` holds (action_selection_mode, size_semantics) of every entry programmed one-shot,
     by profile name. `default_metadata` holds (metadata, controller_metadata) of default entries
-    by table name.
+    by table name. `replicas` holds the multicast groups and clone sessions as they were written,
+    by ("multicast group" or "clone session", id). `digests` are those that a client asked for.
     """
 
     config: p4r.ForwardingPipelineConfig
@@ -57,6 +60,8 @@ class Loaded:
     pipeline: t.Pipeline
     one_shots: dict[str, dict[EntryId, tuple[int, int]]] = field(default_factory=dict)
     default_metadata: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    replicas: dict[tuple[str, int], ReplicaEntry] = field(default_factory=dict)
+    digests: DigestBook = field(default_factory=DigestBook)
 
 
 class ConfigStore:
@@ -157,6 +162,7 @@ class ConfigStore:
                 f"the pipeline cannot be realized: {type(error).__name__}: {error}"
             ) from error
         check_actions(schema, pipeline)
+        check_digests(schema, pipeline)
         return Loaded(config, schema, pipeline)
 
 
@@ -170,3 +176,14 @@ def check_actions(schema: Schema, pipeline: t.Pipeline) -> None:
         for action, _ in table.actions.values():
             if action.name not in present:
                 raise invalid(f"table {table.name}: action {action.name} is in P4Info, not in JSON")
+
+
+def check_digests(schema: Schema, pipeline: t.Pipeline) -> None:
+    """Raise INVALID_ARGUMENT where a digest has other values in P4Info than in the program."""
+    for digest in schema.digests.values():
+        actual = pipeline.digests.get(digest.name, ())
+        if digest.layout.widths != actual:
+            raise invalid(
+                f"digest {digest.name}: P4Info has values of {digest.layout.widths} bits, "
+                f"the BMv2 JSON of {actual}"
+            )

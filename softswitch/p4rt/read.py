@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 
 from finsy.proto import p4r
 
 from ringstep.softswitch import tables as t
-from ringstep.softswitch.p4rt import translate
+from ringstep.softswitch.meters import MeterConfig
+from ringstep.softswitch.p4rt import metering, translate
 from ringstep.softswitch.p4rt.errors import (
     P4RuntimeError,
     from_table_error,
@@ -22,11 +24,12 @@ from ringstep.softswitch.p4rt.errors import (
     not_found,
 )
 from ringstep.softswitch.p4rt.pipeline import EntryId, Loaded
-from ringstep.softswitch.p4rt.schema import Counter, Profile, Table
+from ringstep.softswitch.p4rt.schema import Counter, Meter, Profile, Table
 from ringstep.softswitch.p4rt.write import (
+    cells_of,
     check_direct_counter,
+    check_direct_meter,
     check_resources,
-    counter_cells,
     refuse_kind,
 )
 
@@ -34,7 +37,14 @@ from ringstep.softswitch.p4rt.write import (
 CHUNK_BYTES = 512 * 1024
 CHUNK_ENTITIES = 1024
 
-_Row = tuple[t.Entry, tuple[int, int] | None]
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An entry, with its count and the configuration of its meter where asked for."""
+
+    entry: t.Entry
+    counts: tuple[int, int] | None
+    meter: MeterConfig | None
 
 
 class Reader:
@@ -53,9 +63,12 @@ class Reader:
             "action_profile_group": lambda e: self._groups(e.action_profile_group),
             "counter_entry": lambda e: self._counters(e.counter_entry),
             "direct_counter_entry": lambda e: self._direct_counters(e.direct_counter_entry),
-            # No multicast group or clone session can be written, so there is none to read; clients
-            # ask for all of them before they clear a switch.
-            "packet_replication_engine_entry": lambda e: iter(()),
+            "meter_entry": lambda e: self._meters(e.meter_entry),
+            "direct_meter_entry": lambda e: self._direct_meters(e.direct_meter_entry),
+            "packet_replication_engine_entry": lambda e: self._replication(
+                e.packet_replication_engine_entry
+            ),
+            "digest_entry": lambda e: self._digests(e.digest_entry),
         }
 
     def collect(
@@ -102,10 +115,11 @@ class Reader:
         return (self._encode_row(table, row, modes) for row in rows)
 
     def _rows(self, table: Table, query: p4r.TableEntry) -> list[_Row]:
-        """Copy the entries that pass the query's filters, with their counts where asked for."""
+        """Copy the entries that pass the query's filters, with their resources where asked for."""
         built = self._loaded.pipeline.tables[table.name]
         accept = self._filter(table, query)
         counted = query.HasField("counter_data") and table.has_direct_counter
+        metered = query.HasField("meter_config") and table.has_direct_meter
         with self._lock:
             if query.match:
                 match = translate.decode_match(table, query.match)
@@ -117,7 +131,11 @@ class Reader:
             else:
                 entries = built.entries()
             return [
-                (one, built.read_direct(one.match, one.priority) if counted else None)
+                _Row(
+                    one,
+                    built.read_direct(one.match, one.priority) if counted else None,
+                    built.read_meter(one.match, one.priority) if metered else None,
+                )
                 for one in entries
                 if accept(one)
             ]
@@ -158,10 +176,12 @@ class Reader:
     def _encode_row(
         self, table: Table, row: _Row, modes: Mapping[EntryId, tuple[int, int]]
     ) -> p4r.TableEntry:
-        entry, counts = row
+        entry = row.entry
         message = translate.encode_entry(self._schema, table, entry)
-        if counts is not None:
-            message.counter_data.CopyFrom(translate.encode_counter(*counts))
+        if row.counts is not None:
+            message.counter_data.CopyFrom(translate.encode_counter(*row.counts))
+        if row.meter is not None:
+            message.meter_config.CopyFrom(metering.encode_config(row.meter))
         mode = modes.get((table.name, entry.match, entry.priority))
         if mode is not None:
             one_shot = message.action.action_profile_action_set
@@ -266,7 +286,7 @@ class Reader:
             wanted = [self._schema.counter(query.counter_id)]
         found: list[tuple[Counter, range, list[tuple[int, int]]]] = []
         for counter in wanted:
-            cells = counter_cells(counter, query)
+            cells = cells_of("counter", counter, query)
             built = self._loaded.pipeline.counters[counter.name]
             with self._lock:
                 found.append((counter, cells, [built.read(index) for index in cells]))
@@ -283,38 +303,143 @@ class Reader:
         )
 
     def _direct_counters(self, query: p4r.DirectCounterEntry) -> Iterator[p4r.Entity]:
-        key = query.table_entry
+        found = self._direct_rows(
+            query.table_entry, "counter", check_direct_counter, lambda one: one.has_direct_counter
+        )
+        return (
+            p4r.Entity(
+                direct_counter_entry=p4r.DirectCounterEntry(
+                    table_entry=_key(table, row.entry), data=translate.encode_counter(*row.counts)
+                )
+            )
+            for table, row in found
+            if row.counts is not None
+        )
+
+    def _direct_rows(
+        self,
+        key: p4r.TableEntry,
+        resource: str,
+        check: Callable[[Table], None],
+        has_resource: Callable[[Table], bool],
+    ) -> list[tuple[Table, _Row]]:
+        """The entries that a read of a direct resource is about, with all their resources."""
         wanted_key = p4r.TableEntry(match=key.match, priority=key.priority)
         wanted_key.counter_data.SetInParent()
+        wanted_key.meter_config.SetInParent()
         if key.table_id == 0:
             _refuse_filters_without_table(key)
-            wanted = [one for one in self._schema.tables.values() if one.has_direct_counter]
+            wanted = [one for one in self._schema.tables.values() if has_resource(one)]
         else:
             wanted = [self._schema.table(key.table_id)]
-            check_direct_counter(wanted[0])
+            check(wanted[0])
         if key.is_default_action:
-            raise invalid("the default entry has no direct counter here")
-        found: list[tuple[Table, list[_Row]]] = []
+            raise invalid(f"the default entry has no direct {resource} here")
+        found: list[tuple[Table, _Row]] = []
         for table in wanted:
             rows = self._rows(table, wanted_key)
             if key.match and not rows:
                 raise not_found(f"table {table.alias}: no entry has this match and priority")
-            found.append((table, rows))
+            found += [(table, row) for row in rows]
+        return found
+
+    # ------------------------------------------------------------------------------------- meters
+
+    def _meters(self, query: p4r.MeterEntry) -> Iterator[p4r.Entity]:
+        if query.HasField("counter_data"):
+            metering.refuse_color_counters("meters")
+        if query.meter_id == 0:
+            if query.HasField("index"):
+                raise invalid("a meter index needs its meter_id beside it")
+            wanted = list(self._schema.meters.values())
+        else:
+            wanted = [self._schema.meter(query.meter_id)]
+        found: list[tuple[Meter, int, MeterConfig | None]] = []
+        for meter in wanted:
+            built = self._loaded.pipeline.meters[meter.name]
+            with self._lock:
+                found += [
+                    (meter, index, built.read(index)) for index in cells_of("meter", meter, query)
+                ]
         return (
             p4r.Entity(
-                direct_counter_entry=p4r.DirectCounterEntry(
-                    table_entry=p4r.TableEntry(
-                        table_id=table.id,
-                        match=translate.encode_match(table, entry.match),
-                        priority=entry.priority,
-                    ),
-                    data=translate.encode_counter(*counts),
+                meter_entry=p4r.MeterEntry(
+                    meter_id=meter.id,
+                    index=p4r.Index(index=index),
+                    config=None if config is None else metering.encode_config(config),
                 )
             )
-            for table, rows in found
-            for entry, counts in rows
-            if counts is not None
+            for meter, index, config in found
         )
+
+    def _direct_meters(self, query: p4r.DirectMeterEntry) -> Iterator[p4r.Entity]:
+        if query.HasField("counter_data"):
+            metering.refuse_color_counters("direct meters")
+        found = self._direct_rows(
+            query.table_entry, "meter", check_direct_meter, lambda one: one.has_direct_meter
+        )
+        return (
+            p4r.Entity(
+                direct_meter_entry=p4r.DirectMeterEntry(
+                    table_entry=_key(table, row.entry),
+                    config=None if row.meter is None else metering.encode_config(row.meter),
+                )
+            )
+            for table, row in found
+        )
+
+    # ----------------------------------------------------------------------- replication, digests
+
+    def _replication(self, query: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.Entity]:
+        kind = query.WhichOneof("type")
+        if kind is None:
+            raise invalid(
+                "packet_replication_engine_entry: neither multicast_group_entry nor "
+                "clone_session_entry is set"
+            )
+        groups = kind == "multicast_group_entry"
+        what = "multicast group" if groups else "clone session"
+        number = (
+            query.multicast_group_entry.multicast_group_id
+            if groups
+            else query.clone_session_entry.session_id
+        )
+        found = [
+            entry
+            for (entry_kind, entry_id), entry in sorted(
+                self._loaded.replicas.items(), key=lambda item: item[0]
+            )
+            if entry_kind == what and number in (0, entry_id)
+        ]
+        return (
+            p4r.Entity(
+                packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(
+                    multicast_group_entry=entry
+                )
+                if isinstance(entry, p4r.MulticastGroupEntry)
+                else p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
+            )
+            for entry in found
+        )
+
+    def _digests(self, query: p4r.DigestEntry) -> Iterator[p4r.Entity]:
+        if query.digest_id:
+            self._schema.digest(query.digest_id)
+        configs = self._loaded.digests.configs()
+        return (
+            p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest_id, config=config))
+            for digest_id, config in sorted(configs.items())
+            if query.digest_id in (0, digest_id)
+        )
+
+
+def _key(table: Table, entry: t.Entry) -> p4r.TableEntry:
+    """The key of an entry, as direct resources name it."""
+    return p4r.TableEntry(
+        table_id=table.id,
+        match=translate.encode_match(table, entry.match),
+        priority=entry.priority,
+    )
 
 
 def _refuse_filters_without_table(query: p4r.TableEntry) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from finsy.proto import p4i
 
+from ringstep.softswitch.p4rt.digests import Layout
 from ringstep.softswitch.p4rt.errors import P4RuntimeError, invalid, not_found
 
 
@@ -115,6 +116,26 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
+class Meter:
+    """An indirect meter array."""
+
+    id: int
+    name: str
+    alias: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A digest and how its values become a message."""
+
+    id: int
+    name: str
+    alias: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
 class PacketHeader:
     """Controller metadata of packet-in or packet-out, in header order."""
 
@@ -130,6 +151,8 @@ class Schema:
     actions: dict[int, Action] = field(default_factory=dict)
     profiles: dict[int, Profile] = field(default_factory=dict)
     counters: dict[int, Counter] = field(default_factory=dict)
+    meters: dict[int, Meter] = field(default_factory=dict)
+    digests: dict[int, Digest] = field(default_factory=dict)
     packet_headers: dict[str, PacketHeader] = field(default_factory=dict)
     other_names: dict[int, str] = field(default_factory=dict)
     action_by_name: dict[str, Action] = field(default_factory=dict)
@@ -145,6 +168,14 @@ class Schema:
     def counter(self, counter_id: int) -> Counter:
         """Return an indirect counter. Raises INVALID_ARGUMENT for id 0, NOT_FOUND if unknown."""
         return _find(self.counters, counter_id, "counter")
+
+    def meter(self, meter_id: int) -> Meter:
+        """Return an indirect meter. Raises INVALID_ARGUMENT for id 0, NOT_FOUND if unknown."""
+        return _find(self.meters, meter_id, "meter")
+
+    def digest(self, digest_id: int) -> Digest:
+        """Return a digest. Raises INVALID_ARGUMENT for id 0, NOT_FOUND if unknown."""
+        return _find(self.digests, digest_id, "digest")
 
     def name_of(self, object_id: int) -> str:
         """Return how messages call an object of a kind that the server does not support."""
@@ -224,15 +255,31 @@ def build_schema(p4info: p4i.P4Info) -> Schema:
             counter.preamble.alias or counter.preamble.name,
             counter.size,
         )
+    for meter in p4info.meters:
+        _claim(seen, meter.preamble)
+        _check_meter_type(meter.preamble.name, meter.spec)
+        schema.meters[meter.preamble.id] = Meter(
+            meter.preamble.id,
+            meter.preamble.name,
+            meter.preamble.alias or meter.preamble.name,
+            meter.size,
+        )
+    for direct in p4info.direct_meters:
+        _check_meter_type(direct.preamble.name, direct.spec)
+    for digest in p4info.digests:
+        _claim(seen, digest.preamble)
+        name = digest.preamble.name
+        layout = Layout(name, digest.type_spec, p4info.type_info)
+        schema.digests[digest.preamble.id] = Digest(
+            digest.preamble.id, name, digest.preamble.alias or name, layout
+        )
     for header in p4info.controller_packet_metadata:
         _claim(seen, header.preamble)
         _add_packet_header(schema, header)
     for kind, others in (
         ("direct counter", p4info.direct_counters),
         ("direct meter", p4info.direct_meters),
-        ("meter", p4info.meters),
         ("register", p4info.registers),
-        ("digest", p4info.digests),
         ("value set", p4info.value_sets),
     ):
         for other in others:
@@ -250,6 +297,14 @@ def _claim(seen: dict[int, str], preamble: p4i.Preamble) -> None:
             f"P4Info: {preamble.name} and {seen[preamble.id]} have the same id {preamble.id}"
         )
     seen[preamble.id] = preamble.name
+
+
+def _check_meter_type(name: str, spec: p4i.MeterSpec) -> None:
+    if spec.type != p4i.MeterSpec.TWO_RATE_THREE_COLOR:
+        raise invalid(
+            f"P4Info: meter {name} is {p4i.MeterSpec.Type.Name(spec.type)}; "
+            "this switch has TWO_RATE_THREE_COLOR"
+        )
 
 
 def _width(bitwidth: int, owner: str, name: str) -> int:

@@ -48,6 +48,15 @@ class P4RuntimeServer:
         """Hand a frame that left at the CPU port to the primary; never blocks."""
         self._service.deliver_packet_in(frame)
 
+    @property
+    def digest_lists_dropped(self) -> int:
+        """Digest lists that no client took, or took too slowly."""
+        return self._service.digest_lists_dropped
+
+    def digest(self, name: str, values: tuple[int, ...]) -> None:
+        """Hand a digest message of the data plane to whoever asked for it; never blocks."""
+        self._service.deliver_digest(name, values)
+
     def stop(self, grace_s: float = 1.0) -> None:
         """End streams with UNAVAILABLE, let calls in progress finish for `grace_s` seconds."""
         self._service.close_streams()

@@ -17,6 +17,7 @@ from finsy.proto import U128, p4r, p4r_grpc, rpc_status
 
 from ringstep.softswitch.p4rt import packet_io
 from ringstep.softswitch.p4rt.arbitration import Arbiter, Notification
+from ringstep.softswitch.p4rt.digests import encode_list
 from ringstep.softswitch.p4rt.errors import (
     Code,
     P4RuntimeError,
@@ -62,6 +63,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self._sessions_lock = threading.Lock()
         self._stopping = False
         self.packet_ins_dropped = 0
+        self.digest_lists_dropped = 0
+        self._digest_added = threading.Condition()
+        threading.Thread(target=self._send_due_digests, name="p4rt-digests", daemon=True).start()
 
     # --------------------------------------------------------------------------------- data plane
 
@@ -87,11 +91,50 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             if not session.outbox.put_packet(message):
                 self.packet_ins_dropped += 1
 
+    def deliver_digest(self, name: str, values: tuple[int, ...]) -> None:
+        """Take in a digest message of the data plane; never blocks for a client.
+
+        It is dropped unless a client asked for this digest (DigestEntry).
+        """
+        running = self._store.running
+        if running is None:
+            return
+        for digest in running.schema.digests.values():
+            if digest.name == name:
+                self._send_digests(running, running.digests.take(digest.id, values))
+        with self._digest_added:
+            self._digest_added.notify()
+
+    def _send_due_digests(self) -> None:
+        """Send lists whose time has come, until the server stops; a thread of its own."""
+        while not self._stopping:
+            running = self._store.running
+            if running is not None:
+                self._send_digests(running, running.digests.due())
+            with self._digest_added:
+                running = self._store.running
+                due = None if running is None else running.digests.next_due_ns()
+                if not self._stopping:
+                    self._digest_added.wait(None if due is None else due / 1e9)
+
+    def _send_digests(
+        self, running: Loaded, ready: list[tuple[int, int, list[tuple[int, ...]]]]
+    ) -> None:
+        sessions = [one for one in self._arbiter.primaries() if isinstance(one, Session)]
+        for digest_id, list_id, messages in ready:
+            layout = running.schema.digests[digest_id].layout
+            message = encode_list(layout, digest_id, list_id, messages)
+            sent = [session.outbox.put_packet(message) for session in sessions]
+            if not all(sent) or not sent:
+                self.digest_lists_dropped += 1
+
     def close_streams(self) -> None:
         """End every stream with UNAVAILABLE and take no more; part of a graceful stop."""
         with self._sessions_lock:
             self._stopping = True
             sessions = list(self._sessions)
+        with self._digest_added:
+            self._digest_added.notify()
         for session in sessions:
             session.outbox.close(P4RuntimeError(Code.UNAVAILABLE, "the switch is stopping"))
 
@@ -142,6 +185,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                     results = writer.apply_all(request.updates)
                 else:
                     raise invalid(f"atomicity {request.atomicity} is not one of the specification")
+        with self._digest_added:
+            # A digest may have got another timeout.
+            self._digest_added.notify()
         _abort_batch(context, results, "update")
         return p4r.WriteResponse()
 
@@ -229,9 +275,11 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                     details = p4r.PacketOutError(packet_out=request.packet)
                     _report(session, error, p4r.StreamError(packet_out=details))
             case "digest_ack":
-                refusal = P4RuntimeError(Code.UNIMPLEMENTED, "this switch does not offer digests")
-                details_ack = p4r.DigestListAckError(digest_list_ack=request.digest_ack)
-                _report(session, refusal, p4r.StreamError(digest_list_ack=details_ack))
+                try:
+                    self._acknowledge(session, request.digest_ack)
+                except P4RuntimeError as error:
+                    details_ack = p4r.DigestListAckError(digest_list_ack=request.digest_ack)
+                    _report(session, error, p4r.StreamError(digest_list_ack=details_ack))
             case _:
                 refusal = P4RuntimeError(
                     Code.INVALID_ARGUMENT,
@@ -286,6 +334,18 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         if running is None:
             raise P4RuntimeError(Code.FAILED_PRECONDITION, _NO_PIPELINE)
         self._packet_out(packet_io.encode_packet_out(running.schema, packet))
+
+    def _acknowledge(self, session: Session, ack: p4r.DigestListAck) -> None:
+        if not self._arbiter.is_primary_stream(session):
+            raise P4RuntimeError(
+                Code.PERMISSION_DENIED, "digest ack: only the primary may acknowledge"
+            )
+        running = self._store.running
+        if running is None:
+            raise P4RuntimeError(Code.FAILED_PRECONDITION, _NO_PIPELINE)
+        if ack.digest_id not in running.schema.digests:
+            raise invalid(f"digest ack: no digest has id {ack.digest_id} in the P4Info")
+        running.digests.acknowledge(ack.digest_id, ack.list_id)
 
     # ------------------------------------------------------------------------------------- checks
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 from finsy.proto import p4r
 
 from ringstep.softswitch import tables as t
-from ringstep.softswitch.p4rt import translate
+from ringstep.softswitch.p4rt import metering, replication, translate
+from ringstep.softswitch.p4rt.digests import check_config
 from ringstep.softswitch.p4rt.errors import (
     Code,
     P4RuntimeError,
@@ -24,8 +25,8 @@ from ringstep.softswitch.p4rt.errors import (
     unimplemented,
 )
 from ringstep.softswitch.p4rt.journal import Journal
-from ringstep.softswitch.p4rt.pipeline import EntryId, Loaded
-from ringstep.softswitch.p4rt.schema import Counter, Profile, Table
+from ringstep.softswitch.p4rt.pipeline import EntryId, Loaded, ReplicaEntry
+from ringstep.softswitch.p4rt.schema import Counter, Meter, Profile, Table
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,8 @@ INSERT, MODIFY, DELETE = p4r.Update.INSERT, p4r.Update.MODIFY, p4r.Update.DELETE
 # Kinds of entities that this switch does not have, with what messages call them.
 REFUSED_KINDS: Mapping[str, str] = {
     "extern_entry": "externs",
-    "meter_entry": "meters",
-    "direct_meter_entry": "direct meters",
-    "packet_replication_engine_entry": "multicast groups and clone sessions",
     "value_set_entry": "parser value sets",
-    "register_entry": "registers",
-    "digest_entry": "digests",
+    "register_entry": "registers (neither does BMv2; read them in-band)",
 }
 
 
@@ -55,7 +52,7 @@ def refuse_kind(loaded: Loaded, entity: p4r.Entity) -> P4RuntimeError:
         return invalid(f"{kind} is not an entity that this switch knows")
     message = getattr(entity, kind)
     object_id = 0
-    for id_field in ("meter_id", "value_set_id", "register_id", "digest_id", "extern_id"):
+    for id_field in ("value_set_id", "register_id", "extern_id"):
         if id_field in message.DESCRIPTOR.fields_by_name:
             object_id = getattr(message, id_field)
     named = f" ({loaded.schema.name_of(object_id)})" if object_id else ""
@@ -76,6 +73,12 @@ class Writer:
             "action_profile_group": lambda kind, e: self._group(kind, e.action_profile_group),
             "counter_entry": lambda kind, e: self._counter(kind, e.counter_entry),
             "direct_counter_entry": lambda kind, e: self._direct(kind, e.direct_counter_entry),
+            "meter_entry": lambda kind, e: self._meter(kind, e.meter_entry),
+            "direct_meter_entry": lambda kind, e: self._direct_meter(kind, e.direct_meter_entry),
+            "packet_replication_engine_entry": lambda kind, e: self._replication(
+                kind, e.packet_replication_engine_entry
+            ),
+            "digest_entry": lambda kind, e: self._digest(kind, e.digest_entry),
         }
 
     def apply_each(self, updates: Iterable[p4r.Update]) -> list[P4RuntimeError | None]:
@@ -180,6 +183,8 @@ class Writer:
         self._journal.insert_entry(built, entry)
         self._track_one_shot(table, entry, message.action)
         self._write_direct_of(table, built, entry, message)
+        if message.HasField("meter_config"):
+            self._write_meter_of(table, built, entry, message)
 
     def _modify_entry(self, table: Table, built: t.Table, message: p4r.TableEntry) -> None:
         old = self._existing(table, built, message)
@@ -203,12 +208,15 @@ class Writer:
             if message.HasField("action"):
                 self._track_one_shot(table, entry, message.action)
         self._write_direct_of(table, built, old, message)
+        if table.has_direct_meter:
+            # Left out, it is back to the default (section "Direct resources").
+            self._write_meter_of(table, built, old, message)
 
     def _delete_entry(self, table: Table, built: t.Table, message: p4r.TableEntry) -> None:
         old = self._existing(table, built, message)
         if old.is_const:
             raise P4RuntimeError(Code.PERMISSION_DENIED, f"table {table.alias}: the entry is const")
-        self._journal.delete_entry(built, old, counted=table.has_direct_counter)
+        self._journal.delete_entry(built, old)
         self._forget_one_shot(table, old)
 
     def _existing(self, table: Table, built: t.Table, message: p4r.TableEntry) -> t.Entry:
@@ -226,6 +234,14 @@ class Writer:
             counts = translate.decode_counter(f"table {table.alias}", message.counter_data)
             self._journal.write_direct(built, entry, *counts)
 
+    def _write_meter_of(
+        self, table: Table, built: t.Table, entry: t.Entry, message: p4r.TableEntry
+    ) -> None:
+        config = None
+        if message.HasField("meter_config"):
+            config = metering.decode_config(f"table {table.alias}", message.meter_config)
+        self._journal.write_direct_meter(built, entry, config)
+
     def _default_entry(self, kind: int, table: Table, message: p4r.TableEntry) -> None:
         where = f"table {table.alias}"
         if kind != MODIFY:
@@ -235,6 +251,8 @@ class Writer:
         check_resources(table, message)
         if message.HasField("counter_data"):
             raise unimplemented(f"{where}: the default entry has no direct counter here")
+        if message.HasField("meter_config"):
+            raise unimplemented(f"{where}: the default entry has no direct meter here")
         built = self._loaded.pipeline.tables[table.name]
         if table.profile_id:
             # A table with an implementation keeps NoAction as its default entry (section 9.1.3).
@@ -377,7 +395,7 @@ class Writer:
         if kind != MODIFY:
             raise invalid(f"counter {counter.alias}: counters can only be modified")
         built = self._loaded.pipeline.counters[counter.name]
-        cells = counter_cells(counter, message)
+        cells = cells_of("counter", counter, message)
         if not message.HasField("data"):
             return
         packets, byte_count = translate.decode_counter(f"counter {counter.alias}", message.data)
@@ -399,17 +417,110 @@ class Writer:
             counts = translate.decode_counter(f"table {table.alias}", message.data)
             self._journal.write_direct(built, entry, *counts)
 
+    # ------------------------------------------------------------------------------------- meters
+
+    def _meter(self, kind: int, message: p4r.MeterEntry) -> None:
+        meter = self._schema.meter(message.meter_id)
+        where = f"meter {meter.alias}"
+        if kind != MODIFY:
+            raise invalid(f"{where}: meters can only be modified")
+        if message.HasField("counter_data"):
+            metering.refuse_color_counters(where)
+        built = self._loaded.pipeline.meters[meter.name]
+        cells = cells_of("meter", meter, message)
+        config = (
+            metering.decode_config(where, message.config) if message.HasField("config") else None
+        )
+        for index in cells:
+            self._journal.write_meter(built, index, config)
+
+    def _direct_meter(self, kind: int, message: p4r.DirectMeterEntry) -> None:
+        if kind != MODIFY:
+            raise invalid("direct meters can only be modified")
+        table = self._schema.table(message.table_entry.table_id)
+        check_direct_meter(table)
+        where = f"table {table.alias}"
+        if message.table_entry.is_default_action:
+            raise unimplemented(f"{where}: the default entry has no direct meter here")
+        if message.HasField("counter_data"):
+            metering.refuse_color_counters(where)
+        built = self._loaded.pipeline.tables[table.name]
+        entry = self._existing(table, built, message.table_entry)
+        config = (
+            metering.decode_config(where, message.config) if message.HasField("config") else None
+        )
+        self._journal.write_direct_meter(built, entry, config)
+
+    # -------------------------------------------------------------------------------- replication
+
+    def _replication(self, kind: int, message: p4r.PacketReplicationEngineEntry) -> None:
+        entry: ReplicaEntry
+        match message.WhichOneof("type"):
+            case "multicast_group_entry":
+                what, entry = "multicast group", message.multicast_group_entry
+                number = replication.group_id(entry)
+            case "clone_session_entry":
+                what, entry = "clone session", message.clone_session_entry
+                number = replication.session_id(entry)
+            case _:
+                raise invalid(
+                    "packet_replication_engine_entry: neither multicast_group_entry nor "
+                    "clone_session_entry is set"
+                )
+        old = self._loaded.replicas.get((what, number))
+        if kind == INSERT and old is not None:
+            raise P4RuntimeError(Code.ALREADY_EXISTS, f"{what} {number} exists already")
+        if kind != INSERT and old is None:
+            raise not_found(f"there is no {what} {number}")
+        self._install_replicas(what, number, None if kind == DELETE else entry)
+        self._journal.note(lambda: self._install_replicas(what, number, old))
+
+    def _install_replicas(self, what: str, number: int, entry: ReplicaEntry | None) -> None:
+        engine = self._loaded.pipeline.replication
+        match entry:
+            case p4r.MulticastGroupEntry():
+                engine.set_group(number, replication.decode_group(entry))
+                self._loaded.replicas[what, number] = replication.canonical_group(entry)
+            case p4r.CloneSessionEntry():
+                engine.set_session(number, replication.decode_session(entry))
+                self._loaded.replicas[what, number] = replication.canonical_session(entry)
+            case _:
+                if what == "clone session":
+                    engine.set_session(number, None)
+                else:
+                    engine.set_group(number, None)
+                self._loaded.replicas.pop((what, number), None)
+
+    # ------------------------------------------------------------------------------------ digests
+
+    def _digest(self, kind: int, message: p4r.DigestEntry) -> None:
+        digest = self._schema.digest(message.digest_id)
+        where = f"digest {digest.alias}"
+        book = self._loaded.digests
+        old = book.configs().get(digest.id)
+        if kind == INSERT and old is not None:
+            raise P4RuntimeError(Code.ALREADY_EXISTS, f"{where}: is generated already")
+        if kind != INSERT and old is None:
+            raise not_found(f"{where}: is not generated; INSERT it first")
+        new = None
+        if kind != DELETE:
+            check_config(where, message.config)
+            new = p4r.DigestEntry.Config()
+            new.CopyFrom(message.config)
+        book.configure(digest.id, new)
+        self._journal.note(lambda: book.configure(digest.id, old))
+
 
 def check_resources(table: Table, message: p4r.TableEntry) -> None:
     """Raise where an entry asks for resources that its table or this switch does not have."""
     where = f"table {table.alias}"
     if message.HasField("counter_data"):
         check_direct_counter(table)
-    for name in ("meter_config", "meter_counter_data"):
-        if message.HasField(name):
-            if not table.has_direct_meter:
-                raise invalid(f"{where}: {name} is set, the table has no direct meter")
-            raise unimplemented(f"{where}: {name}: this switch does not offer direct meters")
+    if message.HasField("meter_config"):
+        check_direct_meter(table)
+    if message.HasField("meter_counter_data"):
+        check_direct_meter(table)
+        metering.refuse_color_counters(where)
     if message.idle_timeout_ns or message.HasField("time_since_last_hit"):
         if message.is_default_action or not table.has_idle_timeout:
             raise invalid(f"{where}: idle timeout is set, which the entry does not support")
@@ -422,20 +533,28 @@ def check_direct_counter(table: Table) -> None:
         raise invalid(f"table {table.alias}: has no direct counter")
 
 
-def counter_cells(counter: Counter, message: p4r.CounterEntry) -> range:
-    """Return the cells that a CounterEntry names: one, or all where `index` is unset.
+def check_direct_meter(table: Table) -> None:
+    """Raise INVALID_ARGUMENT unless the table has a direct meter."""
+    if not table.has_direct_meter:
+        raise invalid(f"table {table.alias}: has no direct meter")
+
+
+def cells_of(
+    kind: str, array: Counter | Meter, message: p4r.CounterEntry | p4r.MeterEntry
+) -> range:
+    """Return the cells that an entry of an array names: one, or all where `index` is unset.
 
     Raises INVALID_ARGUMENT for a negative index, OUT_OF_RANGE beyond the array.
     """
     if not message.HasField("index"):
-        return range(counter.size)
+        return range(array.size)
     index = message.index.index
     if index < 0:
-        raise invalid(f"counter {counter.alias}: index {index} is negative")
-    if index >= counter.size:
+        raise invalid(f"{kind} {array.alias}: index {index} is negative")
+    if index >= array.size:
         raise P4RuntimeError(
             Code.OUT_OF_RANGE,
-            f"counter {counter.alias}: index {index} is not in 0..{counter.size - 1}",
+            f"{kind} {array.alias}: index {index} is not in 0..{array.size - 1}",
         )
     return range(index, index + 1)
 

@@ -42,7 +42,7 @@ GOLDEN = {
     "unknown key": (
         HEAD + JOB + "[switch]\nbufer = 3\n",
         "ring.toml:10: switch.bufer: unknown key; did you mean 'buffer'? known keys here: buffer, "
-        "pfc, red, lb, flowlet_gap, ecmp_hash, marking, marked, scheduler",
+        "pfc, red, lb, plan, flowlet_gap, load_horizon, ecmp_hash, marking, marked, scheduler",
     ),
     "missing rate": (
         HEAD.replace('rate = "10G"\n', "") + JOB,
@@ -229,7 +229,7 @@ def test_all_mistakes_come_at_once_in_the_order_of_the_file() -> None:
 def test_a_key_set_on_the_command_line_is_named_as_that() -> None:
     assert problems(HEAD + JOB, "switch.lb=planed") == [
         "--set switch.lb=\"planed\": switch.lb: 'planed' is not one of these; did you mean "
-        "'planned'? write ecmp, planned, flowlet, spray"
+        "'planned'? write ecmp, planned, flowlet, spray, least_loaded"
     ]
 
 

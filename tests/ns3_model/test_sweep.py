@@ -67,6 +67,47 @@ def test_points_are_the_product_of_the_axes(sweep: Path) -> None:
     assert all(point.scenario.job[0].chunk == 8192 for point in points)
 
 
+def test_seeds_on_the_command_line_go_before_those_of_the_file(sweep: Path, tmp_path: Path) -> None:
+    command = ["sweep", str(sweep), "--workers", "1", "-q", "--json", "--out", str(tmp_path / "o")]
+    done = CliRunner().invoke(app, [*command, "--seeds", "1"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["seeds"] == [1]
+
+
+TABLES = """scenario = "ring.toml"
+[[axis]]
+name = "scheme"
+labels = ["ecmp", "planned", "connectx"]
+[[axis.values]]
+[[axis.values]]
+"switch.lb" = "planned"
+[[axis.values]]
+"cc.preset" = "connectx"
+"job.chunk" = "8KiB"
+"""
+
+
+def test_values_that_are_tables_set_keys_of_their_own(sweep: Path) -> None:
+    sweep.write_text(TABLES)
+    loaded, points = Sweep.load(sweep)
+    assert loaded.axis[0].paths == ("switch.lb", "cc.preset", "job.chunk")
+    found = [(p.scenario.switch.lb, p.scenario.cc.preset, p.scenario.job[0].chunk) for p in points]
+    assert found == [
+        ("ecmp", "hpcc_run", 65536),
+        ("planned", "hpcc_run", 65536),
+        ("ecmp", "connectx", 8192),
+    ]
+
+
+def test_only_wanted_points_are_checked(sweep: Path) -> None:
+    sweep.write_text(SWEEP.replace('"connectx"]', '"conectx"]'))
+    _, points = Sweep.load(sweep, wanted=lambda labels: labels["preset"] == "hpcc_run")
+    assert [(point.index, point.labels) for point in points] == [
+        (0, ("ecmp", "hpcc_run")),
+        (2, ("planned", "hpcc_run")),
+    ]
+
+
 def test_any_number_of_workers_gives_the_same_bytes(sweep: Path, tmp_path: Path) -> None:
     loaded, points = Sweep.load(sweep)
     outcomes = [
@@ -212,6 +253,10 @@ GOLDEN = {
     "no key": (
         SWEEP.replace('key = "cc.preset"\n', 'name = "x"\n'),
         "sweep.toml:10: axis[2]: takes either 'key' or 'keys'",
+    ),
+    "tables without labels": (
+        TABLES.replace("labels", "# labels"),
+        "sweep.toml:2: axis[1]: values that are tables need a 'name' and 'labels'; add them",
     ),
     "values of another length": (
         SWEEP.replace('["none", "ecmp"], ', '["none"], '),

@@ -113,7 +113,7 @@ def test_a_planned_path_loads_every_uplink_alike(leaf_spine: str) -> None:
     scenario = Scenario.parse(
         leaf_spine + JOB + 'placement = "striped"\n[switch]\nlb = "planned"\n'
     )
-    assert len(prepare(scenario).paths) == 8
+    assert len(prepare(scenario).paths) == 16
     results = run(scenario)
     table = results.links.to_pydict()
     uplinks = [

@@ -38,11 +38,11 @@ Address = IPv4Address | IPv6Address
 
 
 @functools.cache
-def _compiled() -> Pipeline:
+def _compiled(program: str) -> Pipeline:
     build = importlib.resources.files("ringstep") / "p4build"
     return compile_pipeline(
-        (build / "ringstep_v1model.p4info.txtpb").read_text(),
-        (build / "ringstep_v1model.json").read_text(),
+        (build / f"{program}.p4info.txtpb").read_text(),
+        (build / f"{program}.json").read_text(),
     )
 
 
@@ -72,9 +72,11 @@ class Draw:
 class Bench:
     """A switch with fresh state. One Bench lives at a time: all share the compiled program."""
 
-    def __init__(self, rng: Callable[[int, int], int] | None = None) -> None:
+    def __init__(
+        self, rng: Callable[[int, int], int] | None = None, program: str = "ringstep_v1model"
+    ) -> None:
         self.draw = Draw()
-        self.pipeline = _compiled()
+        self.pipeline = _compiled(program)
         self.pipeline.reset()
         self.switch = Switch(1, rng=rng or self.draw)
         self.switch.commit(self.pipeline)
@@ -142,6 +144,10 @@ class Bench:
     ) -> None:
         match = (Ternary(*sport), Ternary(*resv6a), Ternary(*dscp))
         self.insert("job_by_tag", match, "set_job", job, 0, priority=priority)
+
+    def job_by_uec_id(self, uec_id: int, job: int) -> None:
+        """Of the program with Ultra Ethernet only."""
+        self.insert("job_by_uec_id", (Exact(uec_id),), "set_job", job, 0)
 
     def job_params(self, job: int, params: MarkerParams) -> None:
         table = self.table("job_params")

@@ -10,6 +10,7 @@ from pathlib import Path
 from ringstep.protocol import limits, p4constants, rocev2
 
 CONSTANTS = Path(__file__).resolve().parents[2] / "p4src" / "include" / "constants.p4"
+T2NA_CONSTANTS = CONSTANTS.parent / "t2na" / "constants.p4"
 
 
 def test_committed_file_is_what_the_package_renders() -> None:
@@ -18,10 +19,18 @@ def test_committed_file_is_what_the_package_renders() -> None:
     )
 
 
-def test_command_prints_the_file() -> None:
+def test_committed_file_of_tofino_2_is_what_the_package_renders() -> None:
+    assert T2NA_CONSTANTS.read_text() == p4constants.render_t2na(), (
+        "run python -m ringstep.protocol.p4constants --t2na > p4src/include/t2na/constants.p4"
+    )
+
+
+def test_command_prints_the_files() -> None:
     command = [sys.executable, "-m", "ringstep.protocol.p4constants"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == p4constants.render()
+    result = subprocess.run([*command, "--t2na"], capture_output=True, text=True, check=True)
+    assert result.stdout == p4constants.render_t2na()
 
 
 def constants() -> dict[str, tuple[str, int]]:
@@ -48,6 +57,7 @@ def test_values_of_the_wire() -> None:
     assert (values["ECN_ECT1"], values["ECN_ECT0"], values["ECN_CE"]) == (1, 2, 3)
     assert values["MIN_ROCE_UDP_BYTES"] == 24
     assert values["CPU_PORT"] == 510
+    assert (values["UEC_UDP_PORT"], values["MIN_UEC_UDP_BYTES"]) == (4793, 32)
 
 
 def test_sizes_belong_together() -> None:

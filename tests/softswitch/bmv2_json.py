@@ -116,6 +116,10 @@ def counter(name: str) -> Json:
     return {"type": "counter_array", "value": name}
 
 
+def meter(name: str) -> Json:
+    return {"type": "meter_array", "value": name}
+
+
 def send_to(port: int) -> Json:
     return assign(std("egress_spec"), num(port))
 
@@ -141,6 +145,9 @@ class ProgramBuilder:
         self.profiles: list[Json] = []
         self.registers: list[Json] = []
         self.counters: list[Json] = []
+        self.meters: list[Json] = []
+        self.field_lists: list[Json] = []
+        self.learn_lists: list[Json] = []
         self.calculations: list[Json] = []
         self.checksums: list[Json] = []
         self.extra: Json = {}
@@ -178,6 +185,18 @@ class ProgramBuilder:
                 "transitions": transitions or [goto(None)],
             }
         )
+
+    def field_list(self, *fields: Json) -> Json:
+        """A list of metadata that a copy keeps; returns its id as the primitives take it."""
+        number = len(self.field_lists) + 1
+        self.field_lists.append({"id": number, "name": f"fl_{number}", "elements": list(fields)})
+        return num(number)
+
+    def learn_list(self, name: str, *fields: Json) -> Json:
+        """What a digest holds; returns its id as generate_digest takes it."""
+        number = len(self.learn_lists) + 1
+        self.learn_lists.append({"id": number, "name": name, "elements": list(fields)})
+        return num(number)
 
     # control
 
@@ -264,11 +283,12 @@ class ProgramBuilder:
             ],
             "parse_vsets": [],
             "deparsers": [{"name": "deparser", "id": 0, "order": self.deparser, "primitives": []}],
-            "meter_arrays": [],
+            "meter_arrays": self.meters,
             "counter_arrays": self.counters,
             "register_arrays": self.registers,
             "calculations": self.calculations,
-            "learn_lists": [],
+            "field_lists": self.field_lists,
+            "learn_lists": self.learn_lists,
             "actions": self.actions,
             "pipelines": [
                 {

@@ -217,10 +217,10 @@ def test_inspect_tells_what_a_program_uses() -> None:
 
 def test_inspect_names_what_keeps_a_program_from_loading(tmp_path: Path) -> None:
     program = scratch_program({"a": 8})
-    program.do("ingress", [call("resubmit", num(1))])
+    program.do("ingress", [call("_my_extern_method", num(1))])
     path = tmp_path / "x.json"
     path.write_text(program.text())
     result = CliRunner().invoke(app, ["inspect", str(path)])
     assert result.exit_code == 1
-    assert "primitive 'resubmit' is not supported" in result.output
+    assert "primitive '_my_extern_method' is not supported" in result.output
     assert CliRunner().invoke(app, ["inspect", str(tmp_path / "gone")]).exit_code == 2

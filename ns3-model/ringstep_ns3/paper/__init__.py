@@ -4,6 +4,9 @@ Each figure and table is a sweep file in ``symphony/``, at the paper's scale and
 and an entry of :data:`ringstep_ns3.paper.figures.FIGURES` that says what is measured. What the
 paper leaves open is a choice of :data:`ringstep_ns3.paper.choices.CHOICES`. Numbers of the paper
 stand in ``symphony/published.toml`` and nowhere else; all others are measured.
+
+Our own studies are sweep files in ``studies/``, run and reported in the same way by
+:mod:`ringstep_ns3.paper.study`.
 """
 
 from ringstep_ns3.paper.choices import CHOICES, Choice, PaperError

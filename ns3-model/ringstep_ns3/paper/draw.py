@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ringstep_ns3.paper.figures import BASELINE, Figure
+from ringstep_ns3.paper.figures import BASELINE
 from ringstep_ns3.paper.measure import Key, Row, Samples
 
 if TYPE_CHECKING:
@@ -25,7 +25,17 @@ _NAMES: Final[Mapping[str, str]] = {
     "balanced": "Balanced paths",
     "imbalance": "Load Imbalance (1.13x)",
     "congestion": "Congestion (Transient)",
+    "ecmp_step": "ECMP, path per step",
+    "least_loaded": "least loaded uplink",
+    "spray": "spray, go-back-N",
+    "spray_selective": "spray, selective repeat",
+    "ecmp+marker": "ECMP + Ringstep's marker",
+    "least_loaded+marker": "least loaded + Ringstep's marker",
 }
+_PANEL: Final = 8
+"""Groups side by side in a study's plot."""
+_TALLEST: Final = 2.0
+"""Bars above are cut off there, with their height written on them."""
 
 
 def draw(report: Report) -> bytes | None:
@@ -143,7 +153,7 @@ def _throughput(canvas: Any, report: Report) -> None:
     every[-1, 0].set(xlabel="Time (ms)")
 
 
-def _normalised(figure: Figure, rows: Sequence[Row]) -> dict[Key, tuple[float, Row]]:
+def _normalised(rows: Sequence[Row]) -> dict[Key, tuple[float, Row]]:
     return {
         (row.group, row.variant): (1 - row.value / 100, row)
         for row in rows
@@ -153,33 +163,64 @@ def _normalised(figure: Figure, rows: Sequence[Row]) -> dict[Key, tuple[float, R
 
 def _bars(canvas: Any, report: Report) -> None:
     axes = canvas.subplots()
-    shown = _normalised(report.figure, report.rows)
     groups = report.samples.groups
+    _bars_of(axes, report, groups)
+    axes.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
+    axes.set(ylim=(0, None))
+    axes.legend(fontsize="x-small")
+
+
+def _panels(canvas: Any, report: Report) -> None:
+    """Bars of many groups, some to a row."""
+    groups = report.samples.groups
+    rows = [groups[i : i + _PANEL] for i in range(0, len(groups), _PANEL)] or [[]]
+    canvas.set_size_inches(12.8, 1.2 + 2.6 * len(rows))
+    every = canvas.subplots(len(rows), 1, squeeze=False)[:, 0]
+    tallest = 0.0
+    for axes, shown in zip(every, rows, strict=True):
+        tallest = max(tallest, _bars_of(axes, report, shown))
+        axes.set_xlim(-0.5, _PANEL - 0.5 if len(rows) > 1 else len(shown) - 0.5)
+        stacked = [group.replace("/", "\n") for group in shown]
+        axes.set_xticks(range(len(shown)), stacked, fontsize="small")
+    for axes in every:
+        axes.set_ylim(0, min(1.05 * tallest, _TALLEST))
+    every[0].legend(fontsize="x-small", ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def _bars_of(axes: Any, report: Report, groups: Sequence[str]) -> float:
+    """Draw a bar per group and variant with its interval; return the height of the tallest."""
+    shown = _normalised(report.rows)
     variants = list(dict.fromkeys(variant for _, variant in shown))
     width = 0.8 / max(len(variants), 1)
+    tallest = 1.0
     for i, variant in enumerate(variants):
         where = [j for j, group in enumerate(groups) if (group, variant) in shown]
         found = [shown[groups[j], variant] for j in where]
         middle = np.array([value for value, _ in found])
         low = [0.0 if row.high is None else value - (1 - row.high / 100) for value, row in found]
         high = [0.0 if row.low is None else (1 - row.low / 100) - value for value, row in found]
+        at = np.array(where) + (i - (len(variants) - 1) / 2) * width
         axes.bar(
-            np.array(where) + (i - (len(variants) - 1) / 2) * width,
+            at,
             middle,
             width,
             yerr=np.maximum(np.array([low, high]), 0.0),
             capsize=2,
             label=_name(variant),
         )
+        for x, value, above in zip(at, middle, high, strict=True):
+            tallest = max(tallest, value + above)
+            if value > _TALLEST:
+                axes.text(x, 0.97 * _TALLEST, f"{value:.1f}", rotation=90, fontsize="xx-small",
+                          ha="center", va="top")  # fmt: skip
     axes.axhline(1.0, color="black", linestyle="--", label=_name(BASELINE))
-    axes.set_xticks(range(len(groups)), groups, rotation=20, ha="right")
-    axes.set(ylabel=f"Normalized {report.figure.time.upper()}", ylim=(0, None))
-    axes.legend(fontsize="x-small")
+    axes.set(ylabel=f"Normalized {report.figure.time.upper()}")
+    return float(tallest)
 
 
 def _by_k(canvas: Any, report: Report) -> None:
     axes = canvas.subplots()
-    shown = _normalised(report.figure, report.rows)
+    shown = _normalised(report.rows)
     for group in report.samples.groups:
         points = sorted(
             (float(variant.removeprefix("k=")), value)
@@ -200,6 +241,7 @@ DRAWINGS: Final[Mapping[str, Callable[[Any, Report], None]]] = {
     "cdf_of_normalised": _cdf_of_normalised,
     "throughput": _throughput,
     "bars": _bars,
+    "panels": _panels,
     "by_k": _by_k,
 }
 """Drawing by name; each takes a matplotlib figure and a report."""

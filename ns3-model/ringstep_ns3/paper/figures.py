@@ -29,8 +29,10 @@ METRICS: Final[Mapping[str, str]] = {
     "max_overlap": "overlap: steps",
     "max_distance": "overlap: distance",
     "last_span_ms": "span of last step, ms",
+    "background_pct": "background longer than baseline, %",
 }
-"""What is measured, and its heading. A reduction is of the figure's time.
+"""What is measured, and its heading. A reduction is of the figure's time; the background's time is
+the median FCT of messages outside the jobs, so ``background_pct`` is harm done to other tenants.
 
 Overlap is the most distinct steps of a job that left by one link in a window, or the largest
 distance between them; the paper does not say which it means.
@@ -38,19 +40,17 @@ distance between them; the paper does not say which it means.
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure or table.
+class Experiment:
+    """A sweep with an axis ``variant``, and how its runs become a table.
 
     Attributes:
         key: as the command takes it.
-        title: what the paper shows.
+        title: what it shows.
         time: the time that reductions are about, ``cct`` or ``jct``.
         metrics: of :data:`METRICS`, in the order of the table.
-        statistic: over seeds, as the paper states it.
-        split: what else than axes tells groups apart: jobs by their name up to a dot.
+        statistic: over seeds.
         drawing: of :data:`ringstep_ns3.paper.draw.DRAWINGS`.
-        form: rings that the paper's text means, ``1d`` or ``2d``.
-        forms: those that it has sweeps for; the others but ``form`` in ``NAME-FORM`` files.
+        split: what else than axes tells groups apart: jobs by their name up to a dot.
     """
 
     key: str
@@ -60,6 +60,27 @@ class Figure:
     statistic: Literal["median", "mean"]
     drawing: str
     split: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of its files and folder."""
+        return self.key
+
+    @property
+    def heading(self) -> str:
+        """What people call it."""
+        return f"Study {self.key}"
+
+
+@dataclass(frozen=True)
+class Figure(Experiment):
+    """One figure or table of the paper; title and statistic as the paper states them.
+
+    Attributes:
+        form: rings that the paper's text means, ``1d`` or ``2d``.
+        forms: those that it has sweeps for; the others but ``form`` in ``NAME-FORM`` files.
+    """
+
     form: Literal["1d", "2d"] = "1d"
     forms: tuple[Literal["1d", "2d"], ...] = ()
 

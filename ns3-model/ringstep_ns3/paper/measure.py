@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringstep_ns3.paper.bounds import fabric_bound_ns, host_bound_ns
-from ringstep_ns3.paper.figures import BASELINE, VARIANT, Figure, Scale, published_for
+from ringstep_ns3.paper.figures import BASELINE, VARIANT, Experiment, Scale, published_for
 from ringstep_ns3.prepare import prepare
 from ringstep_ns3.sweep import Point, SweepOutcome
 
@@ -77,8 +77,10 @@ class Samples:
         return [variant for each, variant in self.values if each == group]
 
 
-def read_samples(figure: Figure, outcome: SweepOutcome, points: Sequence[Point]) -> Samples:
-    """Return what the finished runs of a figure's sweep hold.
+def read_samples(
+    experiment: Experiment, outcome: SweepOutcome, points: Sequence[Point], *, bounds: bool = True
+) -> Samples:
+    """Return what the finished runs of an experiment's sweep hold; ``bounds`` False: without them.
 
     Where a group has several jobs, a seed's value is their median (their largest overlap).
     """
@@ -90,7 +92,7 @@ def read_samples(figure: Figure, outcome: SweepOutcome, points: Sequence[Point])
     where: dict[int, list[Key]] = defaultdict(list)
     for row in outcome.runs.to_pylist():
         labels = [str(row[axis]) for axis in groups]
-        if figure.split:
+        if experiment.split:
             labels.append(_job_group(row["name"]))
         key = ("/".join(labels), str(row[VARIANT]))
         seed = int(row["seed"])
@@ -113,17 +115,17 @@ def read_samples(figure: Figure, outcome: SweepOutcome, points: Sequence[Point])
         }
         for key, metrics in by_run.items()
     }
-    order = sorted(values, key=lambda key: _order(key, figure, where))
-    bounds = _bounds(points, where)
-    return Samples({key: values[key] for key in order}, jobs, hashes, bounds)
+    order = sorted(values, key=lambda key: _order(key, experiment, where))
+    found = _bounds(points, where) if bounds else {}
+    return Samples({key: values[key] for key in order}, jobs, hashes, found)
 
 
 def _order(
-    key: Key, figure: Figure, where: Mapping[int, Sequence[Key]]
+    key: Key, experiment: Experiment, where: Mapping[int, Sequence[Key]]
 ) -> tuple[str, int] | tuple[int]:
     """In the order of the sweep's points; where jobs make the groups, by their names first."""
     first = min(index for index, keys in where.items() if key in keys)
-    return (key[0], first) if figure.split else (first,)
+    return (key[0], first) if experiment.split else (first,)
 
 
 def _job_group(name: str) -> str:
@@ -144,6 +146,7 @@ def _measured(row: Mapping[str, Any]) -> dict[str, float | None]:
         "last_span_ms": ms("last_step_span_ns"),
         "max_overlap": plain("max_overlap"),
         "max_distance": plain("max_distance"),
+        "background_ms": ms("background_fct_ns"),
     }
 
 
@@ -161,19 +164,24 @@ def _bounds(
     return found
 
 
-def rows_of(figure: Figure, samples: Samples, scale: Scale) -> list[Row]:
-    """Return the rows of a figure's table, group by group."""
-    statistic = _median if figure.statistic == "median" else _mean
+def rows_of(experiment: Experiment, samples: Samples, scale: Scale | None) -> list[Row]:
+    """Return the rows of an experiment's table, group by group.
+
+    ``scale`` is that of a figure, for the paper's numbers; None: there are none.
+    """
+    statistic = _median if experiment.statistic == "median" else _mean
     rows = []
     for key, metrics in samples.values.items():
         group, variant = key
-        time = f"{figure.time}_ms"
-        for metric in figure.metrics:
+        time = f"{experiment.time}_ms"
+        for metric in experiment.metrics:
             own = metrics.get(time, {})
             if metric == "reduction_pct":
                 made = _reduction(samples, key, BASELINE, time, statistic)
             elif metric == "reduction_vs_priority_pct":
                 made = _reduction(samples, key, "priority", time, statistic)
+            elif metric == "background_pct":
+                made = _increase(samples, key, BASELINE, "background_ms", statistic)
             elif metric in ("over_bound_pct", "over_host_bound_pct"):
                 bound = samples.bounds.get(key, {}).get(metric[5:].removesuffix("_pct"))
                 made = _spread(
@@ -186,13 +194,15 @@ def rows_of(figure: Figure, samples: Samples, scale: Scale) -> list[Row]:
                 made = _spread(metrics.get(metric, {}), statistic)
             if made is None:
                 continue
-            number = published_for(figure.key, group, variant, metric, scale)
+            number = None
+            if scale is not None:
+                number = published_for(experiment.key, group, variant, metric, scale)
             rows.append(
                 Row(
                     group,
                     variant,
                     metric,
-                    figure.statistic,
+                    experiment.statistic,
                     *made,
                     None if number is None else number.value,
                     None if number is None else number.low,
@@ -237,6 +247,28 @@ def _reduction(
     samples: Samples, key: Key, against: str, time: str, statistic: Statistic
 ) -> _Made | None:
     """By how many percent the statistic is shorter; least and most are of single seeds."""
+    return _compared(
+        samples, key, against, time, lambda x, y: 100 * (1 - statistic(x) / statistic(y))
+    )
+
+
+def _increase(
+    samples: Samples, key: Key, against: str, time: str, statistic: Statistic
+) -> _Made | None:
+    """By how many percent the statistic is longer."""
+    return _compared(
+        samples, key, against, time, lambda x, y: 100 * (statistic(x) / statistic(y) - 1)
+    )
+
+
+def _compared(
+    samples: Samples,
+    key: Key,
+    against: str,
+    time: str,
+    difference: Callable[[Floats, Floats], Floats],
+) -> _Made | None:
+    """Compare the seeds that both variants of a group have, in pairs."""
     group, variant = key
     theirs = samples.values.get((group, against), {}).get(time, {})
     mine = samples.values[key].get(time, {})
@@ -245,8 +277,11 @@ def _reduction(
         return None
     x = np.array([mine[seed] for seed in both], dtype=np.float64)
     y = np.array([theirs[seed] for seed in both], dtype=np.float64)
-    single = 100 * (1 - x / y)
-    return len(both), *reduction_pct(x, y, statistic), float(single.min()), float(single.max())
+    low, high = _interval(len(both), lambda picked: difference(x[picked], y[picked]))
+    # Along the last axis there is one seed each.
+    single = difference(x[:, None], y[:, None])
+    value = float(difference(x, y))
+    return len(both), value, low, high, float(single.min()), float(single.max())
 
 
 def reduction_pct(

@@ -18,7 +18,7 @@ from ringstep_ns3.outfolder import check_folder, write_file
 from ringstep_ns3.paper.choices import PaperError, complete, form_of, settings
 from ringstep_ns3.paper.curves import overlap_curve, rate_curve, throughput_curves
 from ringstep_ns3.paper.draw import draw
-from ringstep_ns3.paper.figures import FIGURES, METRICS, Figure, Scale
+from ringstep_ns3.paper.figures import FIGURES, METRICS, Experiment, Figure, Scale
 from ringstep_ns3.paper.measure import Key, Row, Samples, read_samples, rows_of
 from ringstep_ns3.results import json_bytes
 from ringstep_ns3.sweep import MARK as SWEEP_MARK
@@ -33,8 +33,8 @@ FORMAT: Final = 1
 class Report:
     """What came out of a figure; ``curves`` are of the first seed, by what they show."""
 
-    figure: Figure
-    scale: Scale
+    figure: Experiment
+    scale: str
     choices: Mapping[str, str]
     settings: Mapping[str, Any]
     seed_list: tuple[int, ...]
@@ -198,12 +198,7 @@ def run_figure(
     chosen = dict(choices or {})
     sweep, points = load_figure(key, scale, chosen, extra or {}, seeds)
     figure = FIGURES[key]
-    check_folder(out, MARK, replace=True)
-    out.mkdir(exist_ok=True)
-    if not (out / MARK).is_file():
-        write_file(out / MARK, json_bytes({"format": FORMAT, "paper": "arXiv:2604.16880"}))
-    folder = out / f"{figure.name}-runs"
-    check_folder(folder, SWEEP_MARK, replace=True)
+    folder = prepare_folder(out, figure, MARK, {"format": FORMAT, "paper": "arXiv:2604.16880"})
     outcome = run_sweep(sweep, points, folder, workers=workers, on_progress=on_progress)
     samples = read_samples(figure, outcome, points)
     report = Report(
@@ -219,12 +214,33 @@ def run_figure(
         rows=tuple(rows_of(figure, samples, scale)),
         curves=_curves(figure, samples, folder),
     )
-    write_file(out / f"{figure.name}.json", json_bytes(report.as_dict()))
-    write_file(out / f"{figure.name}.md", report.markdown().encode())
+    write_report(report, out)
+    return report
+
+
+def prepare_folder(out: Path, experiment: Experiment, mark: str, about: Mapping[str, Any]) -> Path:
+    """Make a folder of results, known by the file ``mark``; return that of an experiment's runs.
+
+    Raises:
+        OutputError: it cannot be used.
+    """
+    check_folder(out, mark, replace=True)
+    out.mkdir(exist_ok=True)
+    if not (out / mark).is_file():
+        write_file(out / mark, json_bytes(about))
+    folder = out / f"{experiment.name}-runs"
+    check_folder(folder, SWEEP_MARK, replace=True)
+    return folder
+
+
+def write_report(report: Report, out: Path) -> None:
+    """Write JSON, Markdown and, where matplotlib is installed, the plot."""
+    name = report.figure.name
+    write_file(out / f"{name}.json", json_bytes(report.as_dict()))
+    write_file(out / f"{name}.md", report.markdown().encode())
     image = draw(report)
     if image is not None:
-        write_file(out / f"{figure.name}.png", image)
-    return report
+        write_file(out / f"{name}.png", image)
 
 
 def _curves(figure: Figure, samples: Samples, folder: Path) -> dict[str, dict[str, Any]]:
@@ -243,4 +259,12 @@ def _curves(figure: Figure, samples: Samples, folder: Path) -> dict[str, dict[st
     return curves
 
 
-__all__ = ["HEADINGS", "MARK", "Report", "load_figure", "run_figure"]
+__all__ = [
+    "HEADINGS",
+    "MARK",
+    "Report",
+    "load_figure",
+    "prepare_folder",
+    "run_figure",
+    "write_report",
+]

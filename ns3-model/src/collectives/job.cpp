@@ -52,6 +52,7 @@ struct Job::OpState {
     std::vector<std::uint32_t> needs;  // by rank: operations before it that are not done
     std::vector<std::uint32_t> then;
     std::vector<TimePs> start, end;   // by rank
+    std::size_t left = 0;             // ranks not done
     std::vector<StepRecord> records;  // [ring][step]
 
     std::uint32_t base_of(std::uint32_t s) const {
@@ -80,6 +81,10 @@ void Job::check() const {
         spec_.sender == "qp_per_step" || spec_.sender == "persistent" || spec_.sender == "qp_pool",
         who + ": sender", spec_.sender, "must be \"qp_per_step\", \"persistent\" or \"qp_pool\"");
     require(spec_.pool >= 1 && spec_.pool <= 256, who + ": pool", spec_.pool, "must lie in 1..256");
+    require(spec_.messages_per_step >= 1 && spec_.messages_per_step <= 256,
+            who + ": messages_per_step", spec_.messages_per_step, "must lie in 1..256");
+    require(spec_.hosts.size() <= 65536, who + ": hosts", spec_.hosts.size(),
+            "a job has at most 65536 ranks");
     require(spec_.port == "per_step" || spec_.port == "sticky", who + ": port", spec_.port,
             "must be \"per_step\" or \"sticky\"");
     require(spec_.notify == "receiver" || spec_.notify == "sender_ack", who + ": notify",
@@ -157,6 +162,7 @@ Job::Job(const JobSpec& spec, std::uint16_t index, JobNetwork& network, bool kee
         s.needs.assign(ranks_, static_cast<std::uint32_t>(spec_.ops[i].after.size()));
         s.start.assign(ranks_, kNever);
         s.end.assign(ranks_, kNever);
+        s.left = ranks_;
         expand(i);
         s.step_base = base;
         base += s.steps;
@@ -221,10 +227,11 @@ void Job::expand(std::uint32_t index) {
     auto ring_stage = [&](RingCollective::Kind kind, std::vector<std::vector<int>> rings,
                           std::int64_t bytes, int passes) {
         const int channels = o.channels;
+        const int messages = spec_.messages_per_step;
         const Dependency dependency = dependency_;
         auto make = [=](Waist& w) {
             return std::make_unique<RingCollective>(w, kind, rings, channels, bytes, passes,
-                                                    dependency, ranks);
+                                                    messages, dependency, ranks);
         };
         StageWaist none(*this, index, 0);
         const auto probe = make(none);
@@ -431,6 +438,7 @@ void Job::finish_op(std::uint32_t op, std::int32_t rank) {
     OpState& s = *ops_[op];
     const auto r = static_cast<std::size_t>(rank);
     s.end[r] = network_.now();
+    if (--s.left == 0) network_.op_done(index_, op);
     if (--unfinished_ == 0) {
         ended_ = network_.now();
         network_.job_done(index_);

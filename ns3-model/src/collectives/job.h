@@ -22,6 +22,8 @@ class JobNetwork {
                       std::uint32_t step_tag) = 0;
     virtual void schedule(TimePs at, TimerTarget* target, std::uint64_t arg) = 0;
     virtual TimePs now() const = 0;
+    // The last rank is done with an operation; nothing that waits for it there has begun.
+    virtual void op_done(std::uint16_t job, std::uint32_t op) = 0;
     virtual void job_done(std::uint16_t job) = 0;
 
   protected:

@@ -16,7 +16,8 @@ struct Transfer {
     std::int64_t bytes = 0;
     std::uint32_t step = 0;  // index within the stage; the job adds the base of the operation
     std::uint32_t ring = 0;  // channel: transfers of one channel between two ranks keep their order
-    std::uint64_t cookie = 0;  // of the collective, 40 bits
+    std::uint64_t cookie = 0;    // of the collective, 40 bits
+    std::uint32_t messages = 1;  // of this step on this channel, from `src`
 };
 
 // What a collective may ask for.

@@ -70,6 +70,19 @@ struct MarkerParams {
     void check() const;
 };
 
+struct TrialRules {  // marker rules under trial, see core/trial.h; all of them off
+    std::int64_t hold_ns = 0;
+    std::uint32_t min_lead = 1;
+    std::int64_t mark_gap_ns = 0;
+    double p_max = 1;
+    std::string relief = "off";
+    std::uint32_t transfer = 0;
+    std::int64_t red_gap_ns = 0;
+    double last_lost = 0;
+
+    void check() const;
+};
+
 struct TransportConfig {
     std::int64_t mtu_bytes = 1000;
     std::int64_t header_bytes = 48;
@@ -115,9 +128,11 @@ struct SwitchConfig {
     std::vector<RedEntry> red;
     std::string lb = "ecmp";
     std::int64_t flowlet_gap_ns = 50'000;
+    std::int64_t load_horizon_ns = 80'000;
     std::string ecmp_hash = "seeded";
     std::string marking = "none";
     std::string marker_scope = "port";
+    std::optional<TrialRules> trial;
     std::string scheduler = "round_robin";
 
     void check() const;
@@ -148,6 +163,7 @@ struct JobSpec {
     std::int64_t start_ns = 0;
     std::string sender = "qp_per_step";
     int pool = 4;
+    int messages_per_step = 1;
     std::string port = "per_step";
     std::string dependency = "in_order";
     std::string notify = "receiver";

@@ -78,9 +78,11 @@ void SwitchConfig::check() const {
                 "must be below 4 GiB");
         require(r.p_max >= 0 && r.p_max <= 1, "red.p_max", r.p_max, "must lie in [0, 1]");
     }
-    require(lb == "ecmp" || lb == "planned" || lb == "flowlet" || lb == "spray", "lb", lb,
-            "must be \"ecmp\", \"flowlet\" or \"spray\"");
+    require(
+        lb == "ecmp" || lb == "planned" || lb == "flowlet" || lb == "spray" || lb == "least_loaded",
+        "lb", lb, "must be \"ecmp\", \"flowlet\", \"spray\" or \"least_loaded\"");
     require(flowlet_gap_ns >= 0, "flowlet_gap_ns", flowlet_gap_ns, "must not be negative");
+    require(load_horizon_ns >= 0, "load_horizon_ns", load_horizon_ns, "must not be negative");
     require(ecmp_hash == "seeded" || ecmp_hash == "ns3_compat", "ecmp_hash", ecmp_hash,
             "must be \"seeded\" or \"ns3_compat\"");
     require(marking == "none" || marking == "marker" || marking == "priority", "marking", marking,
@@ -89,6 +91,11 @@ void SwitchConfig::check() const {
             "must be \"port\" or \"switch\"");
     require(scheduler == "round_robin" || scheduler == "strict", "scheduler", scheduler,
             "must be \"round_robin\" or \"strict\"");
+    if (trial) {
+        require(marking == "marker", "marking", marking,
+                "rules under trial go with \"marker\" only");
+        trial->check();
+    }
 }
 
 // --- set-up --------------------------------------------------------------------------------------
@@ -156,10 +163,16 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
             s.flowlets.resize(4096);
         } else if (spec.config.lb == "spray") {
             s.lb = Switch::Lb::kSpray;
+        } else if (spec.config.lb == "least_loaded") {
+            s.lb = Switch::Lb::kLeastLoaded;
+            least_loaded_ = true;
         }
         s.spray = Rng(stream(Stream::kSpray, n));
         dynamic_lb_ |= s.lb != Switch::Lb::kEcmp;
         s.always_eager = spec.config.marking != "none" && spec.config.marker_scope == "switch";
+        if (spec.config.trial)
+            s.trial = std::make_unique<Trial>(
+                *spec.config.trial, spec.config.marker_scope == "port", stream(Stream::kTrial, n));
         switches_.push_back(std::move(s));
     }
     for (std::uint32_t i = 0; i < links_; ++i) {
@@ -196,9 +209,10 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
     }
     routes_.build(net_, up_);
     for (const PlannedPath& path : net_.planned)
-        planned_[{path.src, path.dst, path.channel, static_cast<std::uint32_t>(path.job)}] =
-            path.links;
+        planned_[{path.src, path.dst, path.channel, static_cast<std::uint32_t>(path.job)}]
+            .push_back(path.links);
     for (const DropSpec& spec : net_.drops) drops_.push_back({spec});
+    if (least_loaded_) assigned_.resize(links_);
     plan_buffers();
 
     timer_source_ = 2 * links_;
@@ -290,6 +304,25 @@ void Model::set_policy(std::uint32_t node, MarkingPolicy policy) {
         p.flags = on ? p.flags | kPolicy : p.flags & ~kPolicy;
     }
     set_eager(s, s.always_eager || s.paused > 0);
+}
+
+void Model::set_planned(int job_id, bool on) {
+    if (on) {
+        unplanned_.erase(job_id);
+    } else {
+        unplanned_.insert(job_id);
+    }
+}
+
+void Model::set_marker(std::uint16_t job, const MarkerParams& params) {
+    params.check();
+    for (Switch& s : switches_) {
+        Marker* m = s.markers[job - 1U].get();
+        if (m == nullptr) continue;
+        MarkerParams own = params;
+        if (s.strict_laggards) own.enabled = false;
+        m->update(own);
+    }
 }
 
 double Model::line_rate(std::uint32_t node) const {
@@ -578,7 +611,7 @@ inline void Model::on_departure(std::uint32_t link, Port& p, Packet& k, TimePs s
               red_rng_[link].next() < p.red_slope * (left_bytes - p.red_min);
     }
     const bool ect = (k.flags & (kEct | kCe)) == kEct;
-    bool marked = red && ect;
+    bool marked = false;
     if (p.flags & (kMark | kPolicy)) {
         const bool by_policy =
             mark(switches_[p.owner], link, p, k, start, left_bytes, left_packets, red);
@@ -591,6 +624,7 @@ inline void Model::on_departure(std::uint32_t link, Port& p, Packet& k, TimePs s
     if (red && ect) {
         ++p.marks_red;
         ++totals.marks_red;
+        marked = true;
     }
     if (marked) k.flags |= kCe;
     if ((p.flags & kInt) && has_int_) {
@@ -855,6 +889,7 @@ std::uint32_t Model::choose(Switch& s, const Packet& k) {
     if (s.lb == Switch::Lb::kSpray)
         return hops[static_cast<std::uint32_t>(static_cast<std::uint64_t>(s.spray.next()) * n >>
                                                32)];
+    if (s.lb == Switch::Lb::kLeastLoaded) return least_loaded(s, k, hops, hash);
     Switch::Flowlet& f = s.flowlets[hash & 4095];
     const bool known = f.key == hash && f.link != kNone && (ports_[f.link].flags & kUp);
     if (!known || now_ - f.last > s.config->flowlet_gap_ns * kPsPerNs) {
@@ -864,6 +899,56 @@ std::uint32_t Model::choose(Switch& s, const Packet& k) {
     }
     f.last = now_;
     return f.link;
+}
+
+TimePs Model::load(std::uint32_t link, TimePs horizon) {
+    Port& p = ports_[link];
+    if (p.backlog && p.busy_until < now_) advance(link, now_ - 1);
+    std::uint32_t queued = 0;
+    for (int cls = 0; cls < kClasses; ++cls)
+        queued += queues_[static_cast<std::size_t>(link) * kClasses + cls].bytes;
+    const TimePs packet = tx_time(p, full_size_);
+    TimePs time = tx_time(p, queued);
+    for (const auto id : assigned_[link]) {
+        std::uint32_t seen = messages_[id].begin;
+        for (const Lane& lane : lanes_[id])
+            if (lane.link == link) seen = std::max(seen, lane.seen);
+        time += std::min(horizon, (messages_[id].end - seen) * packet);
+    }
+    return time;
+}
+
+std::uint32_t Model::least_loaded(const Switch& s, const Packet& k,
+                                  std::span<const std::uint32_t> hops, std::uint32_t hash) {
+    const Message& m = messages_[k.message];
+    // A duplicate may come after its message is done and the slot is another's.
+    const bool mine = m.live && m.qp == k.qp && k.psn >= m.begin && k.psn < m.end;
+    if (!mine || k.hop >= kMaxHops) return hops[hash % hops.size()];
+    Lane& lane = lanes_[k.message][k.hop];
+    if (std::find(hops.begin(), hops.end(), lane.link) == hops.end()) {
+        if (lane.link != kNone) std::erase(assigned_[lane.link], k.message);
+        TimePs least = kNever;
+        scratch_.clear();
+        for (const auto link : hops) {
+            const TimePs here = load(link, s.config->load_horizon_ns * kPsPerNs);
+            if (here < least) {
+                least = here;
+                scratch_.clear();
+            }
+            if (here == least) scratch_.push_back(link);
+        }
+        lane.link = scratch_[hash % scratch_.size()];
+        assigned_[lane.link].push_back(k.message);
+    }
+    lane.seen = std::max(lane.seen, k.psn + 1);
+    return lane.link;
+}
+
+void Model::leave_lanes(std::uint32_t message) {
+    for (Lane& lane : lanes_[message]) {
+        if (lane.link != kNone) std::erase(assigned_[lane.link], message);
+        lane = Lane{};
+    }
 }
 
 void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
@@ -880,7 +965,6 @@ void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
     } else {
         out = k.path[k.hop];
     }
-    ++k.hop;
     if (out == kNone || !(ports_[out].flags & kUp)) [[unlikely]] {
         k.flags |= kByHop;
         out = choose(switches_[ports_[link].peer], k);
@@ -889,6 +973,7 @@ void Model::switch_receive(std::uint32_t link, std::uint32_t id) {
             return;
         }
     }
+    ++k.hop;
     if (any_laggards_ && k.kind == PacketKind::kData) [[unlikely]]
         classify(k, out);
     if ((ports_[out].flags & kMmu) && k.cls != 0) {
@@ -918,7 +1003,7 @@ void Model::classify(Packet& k, std::uint32_t out) {
 }
 
 bool Model::mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs at,
-                 std::uint32_t left_bytes, std::uint32_t left_packets, bool red) {
+                 std::uint32_t left_bytes, std::uint32_t left_packets, bool& red) {
     const bool ect = (k.flags & (kEct | kCe)) == kEct;
     const std::uint32_t psn = (tc_.first_psn + k.psn) & kPsnMask;
     if (s.policy) {
@@ -945,20 +1030,29 @@ bool Model::mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs
         try {
             return s.policy(seen);
         } catch (...) {
-            // Nobody may leave in the middle of a departure: the run ends after this event.
-            if (!failure_) failure_ = std::current_exception();
-            stop_ = true;
+            fail(std::current_exception());
             return false;
         }
     }
     if (k.job == 0) return false;
     Marker* m = s.markers[k.job - 1U].get();
     if (m == nullptr) return false;
-    const auto decision =
-        m->on_packet(static_cast<std::uint64_t>(at / kPsPerUs), k.step, psn, k.flags & kLast, ect,
-                     mark_rng_[link].next() >> 16, left_packets, red, p.number);
+    const std::uint32_t r = mark_rng_[link].next() >> 16;
+    bool marked;
+    if (s.trial) {
+        const auto verdict =
+            s.trial->on_packet(*m, k.job - 1U,
+                               {at / kPsPerNs, k.step, psn, (k.flags & kLast) != 0, ect, r,
+                                left_packets, left_bytes, red, p.red_max, p.number});
+        red = verdict.red;
+        marked = verdict.mark;
+    } else {
+        marked = m->on_packet(static_cast<std::uint64_t>(at / kPsPerUs), k.step, psn,
+                              k.flags & kLast, ect, r, left_packets, red, p.number)
+                     .mark;
+    }
     if (sc_.alpha_ns > 0) trace_alpha(s, *m, p, k, at);
-    return decision.mark;
+    return marked;
 }
 
 void Model::trace_alpha(Switch& s, Marker& m, const Port& p, const Packet& k, TimePs at) {
@@ -985,14 +1079,16 @@ std::uint32_t Model::ports_word(const Message& m, bool reverse) const {
 }
 
 const std::vector<std::uint32_t>* Model::planned(std::uint32_t src, std::uint32_t dst,
-                                                 std::uint32_t channel, int job) const {
-    if (planned_.empty()) return nullptr;
+                                                 std::uint32_t channel, int job,
+                                                 std::uint32_t step) const {
+    if (planned_.empty() || unplanned_.contains(job)) return nullptr;
     auto it = planned_.find({src, dst, channel, static_cast<std::uint32_t>(job)});
     if (it == planned_.end()) it = planned_.find({src, dst, channel, 0});
     if (it == planned_.end()) return nullptr;
-    for (const auto link : it->second)
+    const auto& path = it->second[step % it->second.size()];
+    for (const auto link : path)
         if (!up_[link]) return nullptr;
-    return &it->second;
+    return &path;
 }
 
 bool Model::walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
@@ -1014,7 +1110,7 @@ bool Model::walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
 
 std::vector<std::uint32_t> Model::path(std::uint32_t src, std::uint32_t dst, std::uint32_t sport,
                                        std::uint32_t channel, int job) {
-    if (const auto* plan = planned(src, dst, channel, job)) return *plan;
+    if (const auto* plan = planned(src, dst, channel, job, 0)) return *plan;
     std::vector<std::uint32_t> out;
     if (!walk(src, dst, sport | tc_.dport << 16, out)) out.clear();
     return out;
@@ -1035,7 +1131,7 @@ void Model::lay_paths(Message& m, const Qp& q) {
     m.forward = {};
     m.reverse = {};
     const int job = q.job == 0 ? 0 : jobs_[q.job - 1U].id;
-    if (const auto* plan = planned(src, dst, q.channel, job)) {
+    if (const auto* plan = planned(src, dst, q.channel, job, m.tag.step)) {
         store(*plan, m.forward);
     } else if (!walk(src, dst, ports_word(m, false), scratch_) || !store(scratch_, m.forward) ||
                dynamic_lb_) {
@@ -1051,7 +1147,7 @@ TimePs Model::base_rtt(const Message& m, const Qp& q, double& slowest) {
     const int job = q.job == 0 ? 0 : jobs_[q.job - 1U].id;
     TimePs rtt = 0;
     slowest = line_rate(src);
-    if (const auto* plan = planned(src, dst, q.channel, job)) {
+    if (const auto* plan = planned(src, dst, q.channel, job, m.tag.step)) {
         scratch_ = *plan;
     } else if (!walk(src, dst, ports_word(m, false), scratch_)) {
         return kPsPerUs;
@@ -1086,7 +1182,7 @@ std::uint32_t Model::open_qp(const Connection& c) {
     q.cc = c.cc;
     q.job = c.job;
     q.prio = c.prio;
-    q.one_message = c.one_message;
+    q.messages_left = c.messages;
     const CcKind& cc = ccs_[c.cc];
     if (cc.kind == CcKind::Kind::kDcqcn) q.rp.start(*cc.dcqcn);
     if (selective_) {
@@ -1157,6 +1253,7 @@ void Model::post(std::uint32_t qp, std::int64_t bytes, std::uint32_t sport, cons
     m.end = q.snd_end + static_cast<std::uint32_t>(count);
     q.snd_end = m.end;
     lay_paths(m, q);
+    if (least_loaded_) lanes_.resize(messages_.size());
     if (q.head == kNone) {
         q.head = id;
     } else {
@@ -1654,12 +1751,13 @@ void Model::complete(std::uint32_t qp) {
         m.live = false;
         const MessageTag tag = m.tag;
         const std::int64_t bytes = m.bytes;
-        const bool one = q.one_message;
+        const bool over = q.messages_left != 0 && --q.messages_left == 0;
         if (sc_.flows) note_flow(m, q);
+        if (least_loaded_) leave_lanes(id);
         free_messages_.push_back(id);
-        if (one) free_qp(qp);
+        if (over) free_qp(qp);
         if (sink_ != nullptr) sink_->on_acked(tag, bytes);
-        if (one) return;
+        if (over) return;
     }
 }
 
@@ -1887,11 +1985,13 @@ Table Model::marker_table() const {
         for (std::size_t j = 0; j < s.markers.size(); ++j) {
             if (!s.markers[j]) continue;
             const MarkerCounters& c = s.markers[j]->counters();
+            const TrialShift shift =
+                s.trial ? s.trial->shift(static_cast<std::uint32_t>(j)) : TrialShift{};
             node.push_back(static_cast<std::int32_t>(s.node));
             job.push_back(jobs_[j].id);
             data.push_back(static_cast<std::int64_t>(c.data));
-            marks.push_back(static_cast<std::int64_t>(c.marks));
-            red.push_back(static_cast<std::int64_t>(c.red_marks));
+            marks.push_back(static_cast<std::int64_t>(c.marks) + shift.marks);
+            red.push_back(static_cast<std::int64_t>(c.red_marks) + shift.red_marks);
             corrections.push_back(static_cast<std::int64_t>(c.corrections));
             advances.push_back(static_cast<std::int64_t>(c.advances));
         }

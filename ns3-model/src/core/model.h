@@ -19,6 +19,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "core/packet.h"
 #include "core/rng.h"
 #include "core/stats.h"
+#include "core/trial.h"
 #include "core/types.h"
 
 namespace ringstep {
@@ -93,6 +96,8 @@ class Model {
     void add_job(int job_id, const std::optional<MarkerParams>& marker, std::uint8_t prio);
     void use_class(std::uint8_t prio);  // a PFC class that carries data
     void set_policy(std::uint32_t switch_node, MarkingPolicy policy);
+    void set_planned(int job_id, bool on);
+    void set_marker(std::uint16_t job, const MarkerParams& params);  // job: index + 1
     std::vector<std::string> warnings() const;
     void set_sink(MessageSink* sink) { sink_ = sink; }
     void start();  // when all is known, before the first event
@@ -105,7 +110,7 @@ class Model {
         std::uint32_t cc = 0;
         std::uint16_t job = 0;  // index + 1
         std::uint8_t prio = 3;
-        bool one_message = true;  // the QP goes when its message is done
+        std::uint16_t messages = 1;  // after so many the QP goes; 0: it stays
     };
     std::uint32_t open_qp(const Connection& c);
     void post(std::uint32_t qp, std::int64_t bytes, std::uint32_t sport, const MessageTag& tag);
@@ -123,6 +128,11 @@ class Model {
     bool run_before(const std::int64_t& limit_ns, std::uint64_t budget);
     void stop() { stop_ = true; }
     void clear_stop() { stop_ = false; }
+    // Ends the run after the event under way, where nobody may leave in the middle of it.
+    void fail(std::exception_ptr why) {
+        if (!failure_) failure_ = std::move(why);
+        stop_ = true;
+    }
 
     void apply(const LinkEventSpec& event);
 
@@ -222,7 +232,7 @@ class Model {
         bool always_eager = false;
         bool strict_laggards = false;
         std::uint32_t hash_seed = 0;
-        enum class Lb : std::uint8_t { kEcmp, kFlowlet, kSpray } lb = Lb::kEcmp;
+        enum class Lb : std::uint8_t { kEcmp, kFlowlet, kSpray, kLeastLoaded } lb = Lb::kEcmp;
         Rng spray;
         struct Flowlet {
             std::uint32_t key = 0;
@@ -231,6 +241,7 @@ class Model {
         };
         std::vector<Flowlet> flowlets;
         std::vector<std::unique_ptr<Marker>> markers;  // by job index
+        std::unique_ptr<Trial> trial;                  // rules under trial; nearly always none
         MarkingPolicy policy;
         std::vector<std::int64_t> alpha_next;  // [job][port]: end of the window under way, ns
     };
@@ -264,6 +275,12 @@ class Model {
         std::uint8_t lag_decided = 0;  // by hop
         std::uint8_t lag_high = 0;
         std::uint64_t number = 0;  // in the order of posting, from 0
+    };
+
+    // Least loaded: the egress of a message at one switch of its path.
+    struct Lane {
+        std::uint32_t link = kNone;
+        std::uint32_t seen = 0;  // one past the highest packet that came
     };
 
     // Flags of packets at and above a base, for reordering windows of any width.
@@ -315,7 +332,7 @@ class Model {
         std::uint16_t job = 0;
         std::uint8_t prio = 3;
         bool active = false;
-        bool one_message = true;
+        std::uint16_t messages_left = 1;  // before it goes; 0: it stays
         bool live = false;
         ReactionPoint rp;
         // receiver
@@ -387,14 +404,20 @@ class Model {
     // switches
     void switch_receive(std::uint32_t link, std::uint32_t id);
     std::uint32_t choose(Switch& s, const Packet& k);
+    std::uint32_t least_loaded(const Switch& s, const Packet& k,
+                               std::span<const std::uint32_t> hops, std::uint32_t hash);
+    TimePs load(std::uint32_t link, TimePs horizon);
+    void leave_lanes(std::uint32_t message);
     void classify(Packet& k, std::uint32_t out);
     std::uint32_t ecmp(std::uint32_t node, std::uint32_t from, std::uint32_t to,
                        std::uint32_t ports) const;
     std::uint32_t ports_word(const Message& m, bool reverse) const;
     bool walk(std::uint32_t from, std::uint32_t to, std::uint32_t ports,
               std::vector<std::uint32_t>& path) const;
+    // Planned paths of an edge take turns by the step.
     const std::vector<std::uint32_t>* planned(std::uint32_t src, std::uint32_t dst,
-                                              std::uint32_t channel, int job) const;
+                                              std::uint32_t channel, int job,
+                                              std::uint32_t step) const;
     bool admit(Switch& s, std::uint32_t out, Packet& k);
     void release(Switch& s, const Packet& k);
     void sync(Switch& s);
@@ -413,7 +436,7 @@ class Model {
     std::int64_t headroom_needed(const PfcConfig& pfc, std::uint32_t in_link) const;
     void plan_buffers();
     bool mark(Switch& s, std::uint32_t link, Port& p, const Packet& k, TimePs at,
-              std::uint32_t left_bytes, std::uint32_t left_packets, bool red);
+              std::uint32_t left_bytes, std::uint32_t left_packets, bool& red);
     void trace_alpha(Switch& s, Marker& m, const Port& p, const Packet& k, TimePs at);
 
     // hosts
@@ -463,7 +486,7 @@ class Model {
     bool has_int_ = false;
     bool started_ = false;
     bool stop_ = false;
-    std::exception_ptr failure_;  // of a marking policy
+    std::exception_ptr failure_;  // of a callback
     int window_mode_ = 0;         // 0 none, 1 BDP, 2 variable
     TimePs rto_ = 0;
     TimePs nak_interval_ = 0;
@@ -508,7 +531,11 @@ class Model {
     };
     std::vector<PauseOrder> pauses_;  // PFC frames to send at the end of this event
     bool dynamic_lb_ = false;
-    std::map<std::array<std::uint32_t, 4>, std::vector<std::uint32_t>> planned_;
+    bool least_loaded_ = false;                         // at some switch
+    std::vector<std::array<Lane, kMaxHops>> lanes_;     // by message and hop
+    std::vector<std::vector<std::uint32_t>> assigned_;  // by link: messages that leave by it
+    std::map<std::array<std::uint32_t, 4>, std::vector<std::vector<std::uint32_t>>> planned_;
+    std::set<int> unplanned_;  // ids of jobs that do not take them
     std::vector<DropRule> drops_;
     std::vector<Rng> red_rng_, mark_rng_, loss_rng_;
     std::uint8_t classes_ = 1 << 3;

@@ -54,6 +54,7 @@ enum class Stream : std::uint64_t {
     kLoss = 4,    // index: directed link
     kSpray = 5,   // index: node
     kPort = 6,    // source ports of sticky connections
+    kTrial = 7,   // index: node
 };
 
 // MurmurHash3 (public domain), 32 bits, over three words.

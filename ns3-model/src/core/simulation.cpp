@@ -60,10 +60,11 @@ std::vector<std::string> Simulation::warnings() const {
         const bool priority = std::any_of(
             network_.nodes.begin(), network_.nodes.end(),
             [](const NodeSpec& n) { return !n.is_host && n.config.marking == "priority"; });
-        if ((s.persistent || s.pool) && spec.marker && priority)
+        if ((s.persistent || s.pool || spec.messages_per_step > 1) && spec.marker && priority)
             out.push_back("job " + std::to_string(spec.job_id) +
-                          ": priority for laggards puts steps of one connection into different "
-                          "queues, which reorders; use sender = \"qp_per_step\" with it");
+                          ": priority for laggards puts messages of one connection into different "
+                          "queues, which reorders; use sender = \"qp_per_step\" and one message "
+                          "per step with it");
     }
     return out;
 }
@@ -165,6 +166,24 @@ void Simulation::at(std::int64_t time_ns, std::function<void()> action) {
     }
 }
 
+std::uint16_t Simulation::index_of(int job_id) const {
+    for (std::size_t i = 0; i < jobs_.size(); ++i)
+        if (jobs_[i].job->spec().job_id == job_id) return static_cast<std::uint16_t>(i + 1);
+    throw ConfigError("job = " + std::to_string(job_id) + ": no such job");
+}
+
+void Simulation::set_planned(int job_id, bool on) {
+    index_of(job_id);
+    model_.set_planned(job_id, on);
+}
+
+void Simulation::set_marker(int job_id, const MarkerParams& params) {
+    const std::uint16_t index = index_of(job_id);
+    require(jobs_[index - 1U].job->spec().marker.has_value(), "job", job_id,
+            "was added without a marker");
+    model_.set_marker(index, params);
+}
+
 std::vector<std::uint32_t> Simulation::path(int src, int dst, std::uint32_t sport, int channel,
                                             int job) {
     require(network_.is_host(src), "src", src, "not a host of this network");
@@ -196,13 +215,22 @@ void Simulation::send(std::uint16_t index, std::uint32_t op, std::uint64_t cooki
     std::uint32_t qp;
     if (s.persistent || s.pool) {
         if (s.pool) lane = step_tag % static_cast<std::uint32_t>(spec.pool);
-        c.one_message = false;
+        c.messages = 0;
         const std::uint64_t key = (static_cast<std::uint64_t>(t.src) << 44) |
                                   (static_cast<std::uint64_t>(t.dst) << 24) |
                                   (static_cast<std::uint64_t>(t.ring) << 8) | lane;
         const auto [entry, fresh] = s.qps.try_emplace(key, 0);
         if (fresh) entry->second = model_.open_qp(c);
         qp = entry->second;
+    } else if (t.messages > 1) {
+        // The messages of a step share its queue pair; the last of them lets go of it.
+        c.messages = static_cast<std::uint16_t>(t.messages);
+        const std::uint64_t key = (static_cast<std::uint64_t>(t.src) << 48) |
+                                  (static_cast<std::uint64_t>(t.ring) << 32) | step_tag;
+        const auto [entry, fresh] = s.steps.try_emplace(key, StepQp{0, t.messages});
+        if (fresh) entry->second.qp = model_.open_qp(c);
+        qp = entry->second.qp;
+        if (--entry->second.left == 0) s.steps.erase(entry);
     } else {
         qp = model_.open_qp(c);
     }
@@ -251,6 +279,15 @@ void Simulation::on_acked(const MessageTag& tag, std::int64_t) {
         if (s.sender_ack) s.job->on_arrived(tag.op, tag.cookie, tag.step);
     }
     if (complete()) model_.stop();
+}
+
+void Simulation::op_done(std::uint16_t job, std::uint32_t op) {
+    if (!on_operation_) return;
+    try {
+        on_operation_(jobs_[job - 1U].job->spec().job_id, op, to_ns(model_.now()));
+    } catch (...) {
+        model_.fail(std::current_exception());
+    }
 }
 
 void Simulation::job_done(std::uint16_t) {

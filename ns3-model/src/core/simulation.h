@@ -34,6 +34,13 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
     std::int64_t add_flow(const FlowSpec& flow);
     void set_marking_policy(int node, MarkingPolicy policy);
     void at(std::int64_t time_ns, std::function<void()> action);
+    // Calls (job id, operation, time in ns) when the last rank is done with an operation.
+    using OnOperation = std::function<void(int, std::uint32_t, std::int64_t)>;
+    void on_operation(OnOperation action) { on_operation_ = std::move(action); }
+    // From now on, for messages that are posted later: whether a job's planned paths are taken.
+    void set_planned(int job_id, bool on);
+    // From now on: parameters of a job's marker, which keeps its state.
+    void set_marker(int job_id, const MarkerParams& params);
     std::vector<std::uint32_t> path(int src, int dst, std::uint32_t sport, int channel, int job);
     void trace_rate(int src, int dst);
     // `progress` may be empty. Exceptions of the callbacks end the run and come out of it.
@@ -68,9 +75,11 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
         model_.schedule(at, target, arg);
     }
     TimePs now() const override { return model_.now(); }
+    void op_done(std::uint16_t job, std::uint32_t op) override;
     void job_done(std::uint16_t job) override;
     void on_timer(std::uint64_t arg) override;
 
+    std::uint16_t index_of(int job_id) const;  // from 1
     std::uint32_t cc_for(const std::optional<CcConfig>& cc, std::uint32_t host_node);
     void arm_flows();
     double fraction() const;
@@ -85,6 +94,10 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
     StatsConfig stats_;
     Model model_;
     std::uint64_t port_seed_;  // of the source ports of sticky connections
+    struct StepQp {
+        std::uint32_t qp;
+        std::uint32_t left;  // messages of the step that are not posted yet
+    };
     struct JobState {
         std::unique_ptr<Job> job;
         std::vector<std::uint32_t> cc;  // by rank
@@ -93,6 +106,7 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
         bool sticky = false;
         bool sender_ack = false;
         std::unordered_map<std::uint64_t, std::uint32_t> qps;  // by connection
+        std::unordered_map<std::uint64_t, StepQp> steps;       // of several messages, by sender
     };
     std::vector<JobState> jobs_;
     std::vector<FlowSpec> flow_specs_;
@@ -103,6 +117,7 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
     double flow_bytes_ = 0;
     double flow_bytes_done_ = 0;
     std::vector<std::unique_ptr<SlowEvent>> slow_;
+    OnOperation on_operation_;
     std::vector<std::pair<std::string, std::uint32_t>> cc_known_;
     bool started_ = false;
 

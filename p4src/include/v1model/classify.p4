@@ -40,7 +40,22 @@ control Classify(inout headers_t hdr, inout metadata_t meta) {
         size = 1024;
     }
 
+#ifdef RINGSTEP_UEC
+    // By the JobID of an Ultra Ethernet packet.
+    table job_by_uec_id {
+        key = { hdr.ses.job_id : exact @name("uec_job_id"); }
+        actions = { set_job; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = 16384;
+    }
+#endif
+
     apply {
+#ifdef RINGSTEP_UEC
+        if (hdr.ses.isValid()) {
+            job_by_uec_id.apply();
+        } else
+#endif
         if (!job_by_dst_qp.apply().hit) {
             if (!job_by_pair.apply().hit) {
                 job_by_tag.apply();

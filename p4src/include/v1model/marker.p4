@@ -65,29 +65,29 @@ control Marker(inout headers_t hdr,
     }
 
     action anchor_progress() {
-        step_t step = hdr.udp.sport & meta.params.step_mask;
+        step_t step = meta.tag & meta.params.step_mask;
         bit<32> slot = 16w0 ++ meta.job ++ step[1:0];
         bit<24> owner = meta.params.generation ++ step;
         bit<48> anchor;
         anchors.read(anchor, slot);
         if (anchor[47:24] != owner) {
-            anchor = owner ++ hdr.bth.psn;
+            anchor = owner ++ meta.psn;
             anchors.write(slot, anchor);
         }
-        psn_t offset = hdr.bth.psn - anchor[23:0];
+        psn_t offset = meta.psn - anchor[23:0];
         // Behind the anchor in serial order counts as no progress.
         meta.progress = (offset[23:23] == 1) ? 24w0 : offset;
     }
 
     action wire_progress() {
-        meta.progress = hdr.bth.psn;
+        meta.progress = meta.psn;
     }
 
     action follow() {
         bit<32> at = (bit<32>)meta.block;
         bit<32> job_slot = (bit<32>)meta.job;
         clock_t now = standard_metadata.egress_global_timestamp;
-        step_t step = hdr.udp.sport & meta.params.step_mask;
+        step_t step = meta.tag & meta.params.step_mask;
         random_t r;
         random(r, 0, RANDOM_MAX);
 

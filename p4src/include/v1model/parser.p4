@@ -77,6 +77,9 @@ parser RingstepParser(packet_in packet,
         meta.dport = hdr.udp.dport;
         transition select(hdr.udp.dport) {
             ROCE_UDP_PORT: parse_bth;
+#ifdef RINGSTEP_UEC
+            UEC_UDP_PORT: parse_pds;
+#endif
             default: accept;
         }
     }
@@ -84,6 +87,8 @@ parser RingstepParser(packet_in packet,
     // SEND and WRITE over RC (0x00..0x0B) and UC (0x20..0x2B); the masks drop the UC bit.
     state parse_bth {
         packet.extract(hdr.bth);
+        meta.tag = hdr.udp.sport;
+        meta.psn = hdr.bth.psn;
         transition select(hdr.bth.opcode) {
             0x02 &&& 0xDE: data_last;    // SEND_LAST, with and without immediate
             0x04 &&& 0xDE: data_last;    // SEND_ONLY
@@ -98,6 +103,31 @@ parser RingstepParser(packet_in packet,
         meta.is_last = 1;
         transition data;
     }
+
+#ifdef RINGSTEP_UEC
+    // RUD and ROD requests with a SES request behind them: small, medium or standard.
+    state parse_pds {
+        packet.extract(hdr.pds);
+        meta.tag = hdr.pds.spdcid;
+        meta.psn = hdr.pds.psn[23:0];
+        transition select(hdr.pds.type, hdr.pds.next_header) {
+            (UEC_RUD_REQUEST &&& 0x1E, 0x1): parse_ses;
+            (UEC_RUD_REQUEST &&& 0x1E, 0x2 &&& 0xE): parse_ses;
+            default: accept;
+        }
+    }
+
+    state parse_ses {
+        packet.extract(hdr.ses);
+        meta.is_last = hdr.ses.end_of_message;
+        transition select(hdr.ses.opcode, hdr.ses.version) {
+            (UEC_WRITE, UEC_SES_VERSION): data;
+            (UEC_SEND, UEC_SES_VERSION): data;
+            (UEC_TAGGED_SEND, UEC_SES_VERSION): data;
+            default: accept;
+        }
+    }
+#endif
 
     state data {
         meta.is_data = 1;
@@ -119,5 +149,9 @@ control RingstepDeparser(packet_out packet, in headers_t hdr) {
         packet.emit(hdr.ipv6);
         packet.emit(hdr.udp);
         packet.emit(hdr.bth);
+#ifdef RINGSTEP_UEC
+        packet.emit(hdr.pds);
+        packet.emit(hdr.ses);
+#endif
     }
 }

@@ -25,7 +25,7 @@ def scenarios(draw: Any) -> dict[str, Any]:
         "loss": draw(st.sampled_from((0.0, 0.0, 0.003))),
         "pfc": draw(st.booleans()),
         "red": draw(st.booleans()),
-        "lb": draw(st.sampled_from(("ecmp", "flowlet", "spray"))),
+        "lb": draw(st.sampled_from(("ecmp", "flowlet", "spray", "least_loaded"))),
         "marking": draw(st.sampled_from(("none", "marker", "priority"))),
         "scope": draw(st.sampled_from(("port", "switch"))),
         "cc": draw(st.sampled_from(("fixed", "hpcc", *core.dcqcn_preset_names()))),
@@ -133,7 +133,8 @@ def test_any_combination_ends_well(s: dict[str, Any]) -> None:
         # What cannot reorder is never sent again, but for a timeout.
         one_path = s["sender"] != "persistent" or s["port"] == "sticky"
         one_queue = s["marking"] != "priority" or s["sender"] == "qp_per_step"
-        if s["lb"] == "ecmp" and one_path and one_queue and stats.timeouts == 0:
+        kept = s["lb"] == "ecmp" or (s["lb"] == "least_loaded" and s["sender"] == "qp_per_step")
+        if kept and one_path and one_queue and stats.timeouts == 0:
             assert stats.retransmissions == 0
     assert links["packets"].sum() >= stats.hops
     assert stats.marks_red == links["marks_red"].sum()

@@ -176,6 +176,99 @@ def test_spraying_with_go_back_n_is_warned_of(build: Any) -> None:
     assert any("reorders" in line for line in sim.warnings())
 
 
+def used(sim: Any, fabric: Any, tor: int = 0, window: int | None = None) -> list[int]:
+    """Data packets on each uplink of a ToR; of one window of 100 us where it is given."""
+    per = len(fabric.spines)
+    cables = [len(fabric.hosts) + per * tor + s for s in range(per)]
+    if window is None:
+        return [int(sim.links()["data_packets"][2 * cable]) for cable in cables]
+    series = sim.link_series()
+    here = series["time_ns"] == window * 100_000
+    return [int(series["data_packets"][here & (series["link"] == 2 * c)].sum()) for c in cables]
+
+
+def starts(sim: Any, *flows: tuple[int, int, int, int]) -> None:
+    """Add flows: source, destination, bytes, start in ns."""
+    for src, dst, size, start in flows:
+        sim.add_flow(core.FlowSpec(src=src, dst=dst, bytes_=size, start_ns=start))
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_least_loaded_uplink_is_one_that_nobody_uses(build: Any, seed: int) -> None:
+    fabric = build.leaf_spine(lb="least_loaded")
+    flows = [(host, 4 + host, 100_000) for host in range(4)]
+    sim = build.run(fabric, build.transport(rto_ns=0), flows=flows, seed=seed)
+    assert used(sim, fabric) == [100] * 4
+    assert sim.stats().retransmissions == 0
+
+
+def test_equally_loaded_uplinks_are_told_apart_by_the_hash(build: Any) -> None:
+    first = set()
+    for seed in range(1, 9):
+        fabric = build.leaf_spine(lb="least_loaded")
+        sim = build.run(fabric, build.transport(), flows=[(0, 4, 50_000)], seed=seed)
+        assert sorted(used(sim, fabric)) == [0, 0, 0, 50]
+        first.add(used(sim, fabric).index(50))
+    assert len(first) > 1
+
+
+def test_a_message_keeps_its_uplink_though_others_get_emptier(build: Any) -> None:
+    fabric = build.leaf_spine(lb="least_loaded", spines=2)
+    sim = core.Simulation(fabric.net, build.transport(rto_ns=0))
+    # Three at once, so that two share an uplink; the one that has its own is soon done.
+    starts(sim, (0, 4, 300_000, 0), (1, 5, 20_000, 10), (2, 6, 300_000, 20))
+    sim.run()
+    assert sorted(used(sim, fabric)) == [300, 320]
+    assert sim.stats().retransmissions == 0
+
+
+def test_a_later_message_avoids_the_uplink_that_is_in_use(build: Any) -> None:
+    fabric = build.leaf_spine(lb="least_loaded", spines=2)
+    sim = core.Simulation(fabric.net, build.transport(rto_ns=0))
+    starts(sim, (0, 4, 1_000_000, 0))
+    starts(sim, *((1, 5, 50_000, start) for start in range(100_000, 600_000, 100_000)))
+    sim.run()
+    assert sorted(used(sim, fabric)) == [250, 1000]
+
+
+def test_a_long_message_counts_with_its_horizon_only(build: Any) -> None:
+    shares = []
+    for horizon_ns in (50_000, 1_000_000):
+        fabric = build.leaf_spine(lb="least_loaded", spines=2, load_horizon_ns=horizon_ns)
+        sim = core.Simulation(fabric.net, build.transport(rto_ns=0))
+        # The short ones take 34 us each: two of them weigh more than the horizon of the long one.
+        starts(sim, (0, 4, 5_000_000, 0), *((i, 4 + i, 40_000, 1000 + i) for i in (1, 2, 3)))
+        sim.run()
+        shares.append(sorted(used(sim, fabric)))
+    assert shares == [[80, 5040], [120, 5000]]
+
+
+def test_half_the_rate_is_twice_the_load(build: Any) -> None:
+    fabric = build.leaf_spine(lb="least_loaded", spines=2)
+    fabric.net.add_event(0, 16, "degrade", 3 * build.GIG)
+    sim = core.Simulation(fabric.net, build.transport(rto_ns=0))
+    # A message each 10 us, of which 2 or 3 of 4 are on the faster uplink at any time.
+    starts(sim, *((i % 4, 4 + i % 4, 20_000, 1000 + 10_000 * i) for i in range(40)))
+    sim.run()
+    slow, fast = used(sim, fabric)
+    assert slow + fast == 800
+    assert 2 * slow < fast
+
+
+def test_the_least_loaded_uplink_fails_and_comes_back(build: Any) -> None:
+    fabric = build.leaf_spine(lb="least_loaded", spines=2)
+    fabric.net.add_event(200_000, 16, "fail")
+    fabric.net.add_event(500_000, 16, "restore")
+    transport = build.transport(rto_ns=300_000, nak_interval_ns=20_000)
+    sim = core.Simulation(fabric.net, transport, stats=core.StatsConfig(sample_ns=100_000))
+    starts(sim, (0, 4, 1_000_000, 0), (1, 5, 1_000_000, 0), (2, 6, 100_000, 700_000))
+    sim.run()
+    assert sim.stats().finished
+    assert all(used(sim, fabric, window=1))
+    assert used(sim, fabric, window=3)[0] == used(sim, fabric, window=4)[0] == 0
+    assert used(sim, fabric, window=7)[0] > 0
+
+
 def planned(build: Any, fabric: Any, job: int = 0) -> list[int]:
     """Every ring edge over a spine of its own; returns the ranks."""
     order = build.interleaved(fabric)
@@ -221,6 +314,37 @@ def test_ecmp_takes_over_while_a_planned_link_is_down(build: Any) -> None:
     transport = build.transport(rto_ns=300_000)
     sim = build.run(fabric, transport, [build.ring(order, 16 * 100_000)])
     assert sim.stats().finished
+
+
+@pytest.mark.parametrize("cable", [16, 20], ids=["uplink", "downlink"])
+def test_messages_under_way_and_new_ones_leave_the_plan_and_return_to_it(
+    build: Any, cable: int
+) -> None:
+    fabric = build.leaf_spine()
+    uplink, downlink = 2 * 16, 2 * 20 + 1  # over spine 0
+    for src in range(4):
+        fabric.net.set_planned_path(src, 4 + src, 0, [2 * src, uplink, downlink, 2 * (4 + src) + 1])
+    fabric.net.add_event(300_000, cable, "fail")
+    fabric.net.add_event(600_000, cable, "restore")
+    transport = build.transport(rto_ns=300_000, nak_interval_ns=20_000)
+    sim = core.Simulation(fabric.net, transport, stats=core.StatsConfig(sample_ns=100_000))
+    # One over all the time, one that begins while the link is down, one after it is back.
+    starts(sim, (0, 4, 1_000_000, 0), (1, 5, 50_000, 400_000), (2, 6, 50_000, 750_000))
+    sim.run()
+    assert sim.stats().finished
+    flows = dict(
+        zip(sim.flows()["src"].tolist(), sim.flows()["delivered_ns"].tolist(), strict=True)
+    )
+    assert flows[1] < 600_000
+    on_plan = [used(sim, fabric, window=w)[0] for w in range(9)]
+    beside = [sum(used(sim, fabric, window=w)[1:]) for w in range(9)]
+    assert all(on_plan[w] > 60 and not beside[w] for w in (0, 1, 2, 7, 8))
+    assert all(beside[w] > 60 and not on_plan[w] for w in (4, 5))
+    # What had left the host before the failure still goes the old way.
+    assert on_plan[3] <= 3
+    # What was on the link is lost, and sent again without a timeout.
+    assert 0 < sim.stats().drops_wire < 30
+    assert sim.stats().timeouts == 0
 
 
 def test_a_broken_plan_is_refused(build: Any) -> None:

@@ -37,7 +37,10 @@ class Names:
             p4info.action_profiles,
             p4info.counters,
             p4info.direct_counters,
+            p4info.meters,
+            p4info.direct_meters,
             p4info.registers,
+            p4info.digests,
         ):
             for one in group:
                 self.ids[one.preamble.alias] = one.preamble.id
@@ -60,6 +63,7 @@ def short(value: int) -> bytes:
 
 
 NAMES = Names(load_p4info())
+COPIES = Names(load_p4info("copies"))
 
 
 def exact(field_id: int, value: int) -> p4r.FieldMatch:
@@ -171,12 +175,16 @@ class Client:
         self.streams.append(Stream(self.stub))
         return self.streams[-1]
 
-    def push(self, action: int = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT) -> None:
+    def push(
+        self,
+        action: int = p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+        program: str = "entities",
+    ) -> None:
         self.set_config(
             action,
             p4r.ForwardingPipelineConfig(
-                p4info=load_p4info(),
-                p4_device_config=load_json(),
+                p4info=load_p4info(program),
+                p4_device_config=load_json(program),
                 cookie=p4r.ForwardingPipelineConfig.Cookie(cookie=77),
             ),
         )
@@ -285,6 +293,9 @@ class Rig:
         with self.switch.lock:
             self.switch.receive(port, frame, 0)
             departed = self.switch.advance(0)
+            digests = self.switch.take_digests()
+        for name, values in digests:
+            self.server.digest(name, values)
         for out, data in departed:
             if out == self.switch.cpu_port:
                 self.server.packet_in(data)

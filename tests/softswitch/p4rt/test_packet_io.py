@@ -172,14 +172,6 @@ def test_client_that_does_not_read_holds_up_nothing(client: Client, rig: Rig) ->
     assert rig.sent.get_nowait() == (6, ethernet(2))
 
 
-def test_digest_acks_are_refused(client: Client) -> None:
-    ack = p4r.DigestListAck(digest_id=1)
-    client.streams[0].send(p4r.StreamMessageRequest(digest_ack=ack))
-    reply = client.streams[0].receive()
-    assert reply.error.canonical_code == Code.UNIMPLEMENTED
-    assert reply.error.digest_list_ack.digest_list_ack == ack
-
-
 def test_empty_stream_message_is_reported(client: Client) -> None:
     client.streams[0].send(p4r.StreamMessageRequest())
     reply = client.streams[0].receive()

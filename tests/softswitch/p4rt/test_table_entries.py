@@ -492,13 +492,6 @@ def test_parameters_may_come_in_any_order() -> None:
             lambda: p4r.Entity(register_entry=p4r.RegisterEntry(register_id=NAMES["scratch"])),
             "register EntitiesIngress.scratch",
         ),
-        (lambda: p4r.Entity(meter_entry=p4r.MeterEntry(meter_id=5)), "meters"),
-        (lambda: p4r.Entity(direct_meter_entry=p4r.DirectMeterEntry()), "direct meters"),
-        (
-            lambda: p4r.Entity(packet_replication_engine_entry=p4r.PacketReplicationEngineEntry()),
-            "multicast",
-        ),
-        (lambda: p4r.Entity(digest_entry=p4r.DigestEntry()), "digests"),
         (lambda: p4r.Entity(value_set_entry=p4r.ValueSetEntry()), "value sets"),
         (lambda: p4r.Entity(extern_entry=p4r.ExternEntry()), "externs"),
     ],
@@ -509,15 +502,12 @@ def test_unsupported_entities_are_named(
     code, message = refused(client, INSERT, make())
     assert code is Code.UNIMPLEMENTED
     assert word in message
-    if make().HasField("packet_replication_engine_entry"):
-        assert client.read(make()) == []
-        return
     with pytest.raises(grpc.RpcError) as caught:
         client.read(make())
     assert [one.canonical_code for one in details(caught.value)] == [Code.UNIMPLEMENTED]
 
 
-def test_direct_meters_and_idle_timeouts_of_a_table_that_has_them_are_unimplemented(
+def test_idle_timeout_of_a_table_that_has_one_is_unimplemented(
     client: Client,
 ) -> None:
     config = client.get_config().config

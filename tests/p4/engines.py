@@ -1,0 +1,245 @@
+"""The engines that a compiled v1model program can run on, behind one interface.
+
+Both are programmed over P4Runtime by the same client. `SoftSwitch` is this project's; `Bmv2` is
+p4lang/behavioral-model's simple_switch_grpc, where it is installed: on the PATH or named by
+$RINGSTEP_SIMPLE_SWITCH_GRPC. Its packets go in and out over its gRPC packet interface
+(`--dp-grpc-server-addr`), so no engine needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import grpc
+from finsy.proto import p4r
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from p4rt_rig import Client
+
+from ringstep.protocol.limits import CPU_PORT
+from ringstep.softswitch.engine import Switch
+from ringstep.softswitch.p4rt import serve
+
+VARIABLE = "RINGSTEP_SIMPLE_SWITCH_GRPC"
+DEVICE_ID = 1
+TIMEOUT_S = 60.0
+
+Sent = tuple[int, bytes]
+"""A frame and the port it goes in at or came out of."""
+
+
+class Engine(Protocol):
+    """A switch that runs nothing yet, or the pipeline that `client` pushed."""
+
+    name: str
+    client: Client
+
+    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+        """Put packets in one after the other; return what came out for each.
+
+        Packets that leave at the CPU port are not among them: the client has them.
+        """
+
+    def digests(self) -> list[p4r.DigestList]:
+        """The digest lists that the client got since the last call."""
+
+    def packet_ins(self, count: int) -> list[bytes]:
+        """The payloads of the next `count` packet-ins."""
+
+    def close(self) -> None:
+        """Stop it."""
+
+
+class _Inbox:
+    """Reads one stream in a thread of gRPC's and sorts what comes."""
+
+    def __init__(self, client: Client) -> None:
+        self._stream = client.stream()
+        self._stream.arbitrate(client.election_id)
+        assert self._stream.advisory()[0] == 0
+        self._packets: queue.SimpleQueue[p4r.PacketIn] = queue.SimpleQueue()
+        self._digests: queue.SimpleQueue[p4r.DigestList] = queue.SimpleQueue()
+
+    @property
+    def stream(self) -> Any:
+        return self._stream
+
+    def packets(self, count: int) -> list[bytes]:
+        """The next packet-ins; they must come, or the stream's deadline ends the test."""
+        found = []
+        while len(found) < count:
+            message = self._stream.receive()
+            if message.WhichOneof("update") == "packet":
+                found.append(message.packet.payload)
+            elif message.WhichOneof("update") == "digest":
+                self._digests.put(message.digest)
+        return found
+
+
+def find_bmv2() -> str | None:
+    """Where simple_switch_grpc is, None where it is not installed."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named
+    return shutil.which("simple_switch_grpc")
+
+
+WHY_NOT = (
+    "simple_switch_grpc is not installed: build p4lang/behavioral-model (with PI) and put it on "
+    f"the PATH, or name it in ${VARIABLE}"
+)
+
+
+class SoftSwitch:
+    """The software switch in this process behind its P4Runtime server."""
+
+    name = "softswitch"
+
+    def __init__(self, **options: Any) -> None:
+        self.switch = Switch(DEVICE_ID, **options)
+        self._server = serve(
+            self.switch, "127.0.0.1:0", packet_out=lambda frame: self._receive(CPU_PORT, frame)
+        )
+        self.client = Client(self._server.address, election_id=1)
+        self.inbox = _Inbox(self.client)
+
+    def _now(self) -> int:
+        return time.monotonic_ns() // 1000
+
+    def _receive(self, port: int, frame: bytes) -> list[Sent]:
+        with self.switch.lock:
+            self.switch.receive(port, frame, self._now())
+            sent = self.switch.advance(self._now())
+            digests = self.switch.take_digests()
+        for name, values in digests:
+            self._server.digest(name, values)
+        for port_out, data in sent:
+            if port_out == CPU_PORT:
+                self._server.packet_in(data)
+        return [one for one in sent if one[0] != CPU_PORT]
+
+    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+        return [self._receive(port, frame) for port, frame in packets]
+
+    def packet_ins(self, count: int) -> list[bytes]:
+        return self.inbox.packets(count)
+
+    def close(self) -> None:
+        self.client.close()
+        self._server.stop(grace_s=0)
+
+
+def _packet_message() -> Any:
+    """BMv2's message for a packet, request and answer alike: id, device_id, port, packet."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="ringstep/test/bmv2_packet.proto", package="ringstep.test", syntax="proto3"
+    )
+    message = file.message_type.add(name="Bmv2Packet")
+    for number, (name, kind) in enumerate(
+        (
+            ("id", kinds.TYPE_UINT64),
+            ("device_id", kinds.TYPE_UINT64),
+            ("port", kinds.TYPE_UINT32),
+            ("packet", kinds.TYPE_BYTES),
+        ),
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("ringstep.test.Bmv2Packet"))
+
+
+Bmv2Packet = _packet_message()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class Bmv2:
+    """A process of simple_switch_grpc without a program."""
+
+    name = "bmv2"
+
+    def __init__(self, binary: str) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        for _ in range(5):
+            # Somebody else may take a port between the search and the start.
+            if self._start(binary):
+                break
+        else:
+            self._log.seek(0)
+            raise RuntimeError(f"{binary} does not start: {self._log.read().decode()[-2000:]}")
+        self.inbox = _Inbox(self.client)
+
+    def _start(self, binary: str) -> bool:
+        grpc_address, self._packets_address = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        self._process = subprocess.Popen(
+            [
+                binary, "--no-p4", "--device-id", str(DEVICE_ID), "--",
+                "--grpc-server-addr", grpc_address,
+                "--dp-grpc-server-addr", self._packets_address,
+                "--cpu-port", str(CPU_PORT),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self.client = Client(grpc_address, election_id=1)
+        deadline = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                self.client.close()
+                return False
+            try:
+                self.client.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=1)
+                return True
+            except grpc.RpcError:
+                time.sleep(0.05)
+        return False
+
+    def version(self) -> str:
+        """What it calls itself."""
+        return ""
+
+    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+        """Each packet has an id, which every frame that comes of it carries.
+
+        The stream's end is the barrier: BMv2 ends it when all packets are done with.
+        """
+        found: list[list[Sent]] = [[] for _ in packets]
+        with grpc.insecure_channel(self._packets_address) as channel:
+            stream = channel.stream_stream(
+                "/p4.bm.DataplaneInterface/PacketStream",
+                request_serializer=Bmv2Packet.SerializeToString,
+                response_deserializer=Bmv2Packet.FromString,
+            )
+            requests = (
+                Bmv2Packet(id=number, device_id=DEVICE_ID, port=port, packet=frame)
+                for number, (port, frame) in enumerate(packets, 1)
+            )
+            for answer in stream(requests, timeout=TIMEOUT_S, wait_for_ready=True):
+                if answer.port != CPU_PORT:
+                    found[answer.id - 1].append((answer.port, answer.packet))
+        return found
+
+    def packet_ins(self, count: int) -> list[bytes]:
+        return self.inbox.packets(count)
+
+    def close(self) -> None:
+        self.client.close()
+        self._process.terminate()
+        self._process.wait(TIMEOUT_S)
+        self._log.close()

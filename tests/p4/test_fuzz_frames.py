@@ -1,0 +1,343 @@
+"""Any bytes, any job rules, through the committed program, against a router and a rule book
+written a second time here in plain Python: the same way, the same bytes, no mark on what cannot
+carry one, no trace of what is no job's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import pytest
+from broken_frames import BLOCK, JOB, KINDS, PORT, V4_FRAME, V6_FRAME, VLAN_FRAME, mended, roce
+from committed_program import STATE, Bench, host
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sample_frames import frame
+
+from ringstep.protocol.marker import MarkerParams
+from ringstep.protocol.rocev2 import Opcode, build, ipv4_checksum
+
+OTHER_PORT = 5
+ROUTES = {
+    ip_address(address): port
+    for port in (PORT, OTHER_PORT)
+    for address in (str(host(port)), str(host(port, v6=True)))
+}
+CE = 3
+
+# -- the rule book
+
+
+@dataclass
+class Verdict:
+    """What must become of a frame: where it leaves and how, and whether a job's state sees it.
+
+    `l3` is where its IP header starts.
+    """
+
+    port: int
+    left: bytes
+    tagged: bool
+    l3: int
+    v6: bool
+
+
+def judge(data: bytes) -> Verdict | None:
+    """None for a frame that must be dropped."""
+    l3 = 14
+    if len(data) < l3:
+        return None
+    kind = data[12:14]
+    if kind == b"\x81\x00":
+        l3 = 18
+        if len(data) < l3:
+            return None
+        kind = data[16:18]
+    if kind == b"\x08\x00":
+        return _ipv4(data, l3)
+    return _ipv6(data, l3) if kind == b"\x86\xdd" else None
+
+
+def _ipv4(data: bytes, l3: int) -> Verdict | None:
+    head = data[l3 : l3 + 20]
+    if len(head) < 20:
+        return None
+    version, words, ttl = head[0] >> 4, head[0] & 15, head[8]
+    whole = words == 5 and not (head[6] & 0x20 or head[6] & 0x1F or head[7])
+    is_udp = whole and head[9] == 17
+    if is_udp and not _layers_fit(data, l3 + 20):
+        return None
+    if words == 5 and ipv4_checksum(head) != 0:
+        return None
+    if version != 4 or words < 5 or ttl <= 1:
+        return None
+    port = ROUTES.get(ip_address(head[16:20]))
+    if port is None:
+        return None
+    new = bytearray(head)
+    new[8] -= 1
+    new[10:12] = b"\0\0"
+    if words == 5:
+        new[10:12] = ipv4_checksum(new).to_bytes(2, "big")
+    else:
+        # RFC 1624 from the old sum: the word of TTL and protocol fell by 0x0100.
+        total = (~int.from_bytes(head[10:12], "big") & 0xFFFF) + 0xFEFF
+        new[10:12] = (~(total + (total >> 16)) & 0xFFFF).to_bytes(2, "big")
+    length = int.from_bytes(head[2:4], "big")
+    tagged = is_udp and _tagged(data, l3 + 20, (length - 20) & 0xFFFF)
+    return Verdict(port, _forwarded(data, l3, port, bytes(new)), tagged, l3, False)
+
+
+def _ipv6(data: bytes, l3: int) -> Verdict | None:
+    head = data[l3 : l3 + 40]
+    if len(head) < 40:
+        return None
+    is_udp = head[6] == 17
+    if is_udp and not _layers_fit(data, l3 + 40):
+        return None
+    if head[0] >> 4 != 6 or head[7] <= 1:
+        return None
+    port = ROUTES.get(ip_address(head[24:40]))
+    if port is None:
+        return None
+    new = bytearray(head)
+    new[7] -= 1
+    tagged = is_udp and _tagged(data, l3 + 40, int.from_bytes(head[4:6], "big"))
+    return Verdict(port, _forwarded(data, l3, port, bytes(new)), tagged, l3, True)
+
+
+def _layers_fit(data: bytes, udp: int) -> bool:
+    if len(data) < udp + 8:
+        return False
+    return data[udp + 2 : udp + 4] != b"\x12\xb7" or len(data) >= udp + 20
+
+
+def _tagged(data: bytes, udp: int, bytes_by_ip: int) -> bool:
+    sport, dport, length = (int.from_bytes(data[udp + i : udp + i + 2], "big") for i in (0, 2, 4))
+    return (
+        dport == 4791
+        and sport >= 0xC000
+        and data[udp + 8] & 0xDF in range(0x0C)
+        and length == bytes_by_ip >= 8 + 12 + 4
+        and len(data) >= udp + bytes_by_ip
+    )
+
+
+def _forwarded(data: bytes, l3: int, port: int, head: bytes) -> bytes:
+    macs = (0x020000000B00 + port).to_bytes(6, "big") + (0x020000000A00 + port).to_bytes(6, "big")
+    return macs + data[12:l3] + head + data[l3 + len(head) :]
+
+
+def ecn_of(data: bytes, verdict: Verdict) -> int:
+    if verdict.v6:
+        return data[verdict.l3 + 1] >> 4 & 3
+    return data[verdict.l3 + 1] & 3
+
+
+def without_ecn(data: bytes, verdict: Verdict) -> bytes:
+    """The frame with its ECN field, and the IPv4 checksum that covers it, blanked."""
+    blank = bytearray(data)
+    if verdict.v6:
+        blank[verdict.l3 + 1] &= 0xCF
+    else:
+        blank[verdict.l3 + 1] &= 0xFC
+        blank[verdict.l3 + 10 : verdict.l3 + 12] = b"\0\0"
+    return bytes(blank)
+
+
+# -- frames
+
+WHOLE = [
+    V4_FRAME,
+    V6_FRAME,
+    VLAN_FRAME,
+    *(roce(step=step, psn=psn, v6=v6, ecn=ecn, opcode=opcode)
+      for step, psn in ((5, 300), (6, 300), (9, 0xFFFFFF))
+      for v6 in (False, True)
+      for ecn in (0, 1, 3)
+      for opcode in (Opcode.RC_WRITE_MIDDLE, Opcode.RC_SEND_LAST, Opcode.RC_ACK)),
+    build(frame(dst_ip=host(OTHER_PORT), sport=0xC007)),
+]  # fmt: skip
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """A frame of the job, changed in a few bytes of its headers, cut short or made longer."""
+    if draw(st.integers(0, 7)) == 0:
+        return draw(st.sampled_from([*KINDS.values(), *WHOLE])) + draw(st.binary(max_size=3))
+    data = bytearray(draw(st.sampled_from(WHOLE)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(12, min(len(data) - 1, 80)))
+        data[at] = draw(st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 4, 5, 17, 0xFF])))
+    cut = draw(st.sampled_from([0, 0, 0, 0, 1, 4, 20, 45]))
+    made = bytes(data[: len(data) - cut]) + draw(st.binary(max_size=4))
+    if draw(st.booleans()) and made[12:14] == b"\x08\x00":
+        made = mended(made)
+    return made
+
+
+def followed_everywhere() -> Bench:
+    """A switch that would follow whatever looks like its job's, and mark it if it is ahead."""
+    bench = Bench()
+    bench.hosts(PORT, OTHER_PORT)
+    bench.job_params(JOB, MarkerParams(k=1 << 16, n_warmup=0, q_gate=None, t_win=1 << 31))
+    bench.block_map(JOB, PORT, BLOCK)
+    bench.block_map(JOB, OTHER_PORT, BLOCK)
+    bench.job_by_tag(JOB, sport=(0xC000, 0xC000))
+    bench.send(roce(step=5, psn=200), 10)
+    return bench
+
+
+@given(st.lists(frames(), min_size=1, max_size=12))
+@example([V4_FRAME, V6_FRAME, VLAN_FRAME])
+@example(list(KINDS.values()))
+def test_every_frame_goes_the_way_of_the_rule_book(sent: list[bytes]) -> None:
+    bench = followed_everywhere()
+    for turn, data in enumerate(sent):
+        expected = judge(data)
+        counted = bench.counter("job_data", JOB)
+        state = bench.block(BLOCK)
+        out = bench.send(data, 20 + turn)
+        followed = bench.counter("job_data", JOB) - counted
+        if expected is None:
+            assert (out, followed) == ([], 0)
+            continue
+        assert [port for port, _ in out] == [expected.port]
+        left = out[0][1]
+        assert without_ecn(left, expected) == without_ecn(expected.left, expected)
+        before, after = ecn_of(data, expected), ecn_of(left, expected)
+        assert followed == expected.tagged
+        if after != before:
+            assert (before in (1, 2), after, expected.tagged) == (True, CE, True)
+        if not expected.tagged:
+            assert bench.block(BLOCK) == state
+        if not expected.v6 and data[expected.l3] & 15 == 5:
+            assert ipv4_checksum(left[expected.l3 : expected.l3 + 20]) == 0
+    check_nothing_else_was_touched(bench)
+
+
+def check_nothing_else_was_touched(bench: Bench) -> None:
+    for name in STATE:
+        cells = bench.register(name)
+        assert len(cells) == 1 << 16
+        assert {at for at, value in enumerate(cells) if value} <= {BLOCK}, name
+    anchors = bench.register("anchors")
+    assert len(anchors) == 1 << 16
+    assert {at for at, value in enumerate(anchors) if value} <= set(range(4 * JOB, 4 * JOB + 4))
+
+
+def test_the_frames_reach_every_verdict() -> None:
+    """The rule book is asked about all that it can answer, or the test above shows nothing."""
+    verdicts = [judge(data) for data in [*WHOLE, *KINDS.values()]]
+    assert {(v is not None and v.tagged, v is not None) for v in verdicts} == {
+        (True, True), (False, True), (False, False),
+    }  # fmt: skip
+    marked = 0
+    bench = followed_everywhere()
+    for data in WHOLE:
+        ((_, left),) = bench.send(data, 50)
+        verdict = judge(data)
+        assert verdict is not None
+        marked += ecn_of(left, verdict) != ecn_of(data, verdict)
+    assert marked
+
+
+# -- indices
+
+
+def test_no_register_index_can_leave_its_array() -> None:
+    """BMv2 built for speed does not check, so the program must leave nothing to check.
+
+    The generator tests an index unless its range is known to fit; here every range must be.
+    """
+    source = Bench().pipeline.source
+    accesses = re.findall(r"REG_\w+\[([^\]]+)\]", source)
+    assert len(accesses) > 20
+    tested = re.findall(r"0 <= \((t\d+) := ", source)
+    assert not set(accesses) & set(tested)
+
+
+@given(
+    job=st.integers(0, (1 << 14) - 1),
+    block=st.integers(0, (1 << 16) - 1),
+    step=st.integers(0, (1 << 14) - 1),
+)
+@example(job=(1 << 14) - 1, block=(1 << 16) - 1, step=3)
+def test_the_widest_indices_stay_in_their_arrays(job: int, block: int, step: int) -> None:
+    bench = Bench()
+    bench.hosts(PORT)
+    bench.job_params(job, MarkerParams(q_gate=None))
+    bench.block_map(job, PORT, block)
+    bench.job_by_dst_qp(host(PORT), 0x11, job)
+    bench.send(roce(step=step), 10)
+    touched = {at for at, value in enumerate(bench.register("alpha")) if value}
+    assert touched == ({block} if job else set())
+    if job:
+        assert bench.block(block)["step_min"] == step
+
+
+# -- rules that overlap
+
+rules = st.lists(
+    st.tuples(
+        st.integers(1, 6),
+        st.integers(0, 3),
+        st.sampled_from([0, 1, 3]),
+        st.integers(0, 3),
+        st.sampled_from([0, 1, 3]),
+        st.integers(1, 4),
+    ),
+    max_size=8,
+)
+
+
+@given(rules, st.booleans(), st.booleans())
+def test_overlapping_job_rules_follow_the_documented_order(
+    by_tag: list[tuple[int, ...]], by_pair: bool, by_qp: bool
+) -> None:
+    """The QP's rule before the pair's before the tags'; among those the larger priority, and
+    among equals the one that was there first."""
+    bench = Bench()
+    bench.hosts(PORT)
+    table = bench.table("job_by_tag")
+    installed: list[tuple[int, ...]] = []
+    for job, value, mask, dscp, dscp_mask, priority in by_tag:
+        rule = (job, 0xC000 | value & mask, 0xC000 | mask, dscp & dscp_mask, dscp_mask, priority)
+        key = rule[1:]
+        if key not in [one[1:] for one in installed]:
+            installed.append(rule)
+            bench.job_by_tag(job, rule[1:3], dscp=rule[3:5], priority=priority)
+    assert len(table) == len(installed)
+    for job in range(1, 9):
+        bench.job_params(job, MarkerParams())
+        bench.block_map(job, PORT, job)
+    sample = frame(dst_ip=host(PORT))
+    if by_pair:
+        bench.job_by_pair(sample.src_ip, host(PORT), 7)
+    if by_qp:
+        bench.job_by_dst_qp(host(PORT), 0x11, 8)
+    for low in range(4):
+        for dscp in range(4):
+            fitting = [
+                one
+                for one in installed
+                if (0xC000 | low) & one[2] == one[1] and dscp & one[4] == one[3]
+            ]
+            best = max(fitting, key=lambda one: one[5], default=(0,))
+            wanted = 8 if by_qp else 7 if by_pair else best[0]
+            before = {job: bench.counter("job_data", job) for job in range(1, 9)}
+            bench.send(build(frame(dst_ip=host(PORT), sport=0xC000 | low, dscp=dscp)), 5)
+            moved = [job for job, old in before.items() if bench.counter("job_data", job) != old]
+            assert moved == ([wanted] if wanted else [])
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_same_rule_twice_is_refused(first: int) -> None:
+    bench = Bench()
+    bench.job_by_dst_qp(host(PORT), 0x11, first)
+    table = bench.table("job_by_dst_qp")
+    (entry,) = table.entries()
+    with pytest.raises(Exception, match="exists already"):
+        table.insert(entry)
