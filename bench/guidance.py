@@ -153,10 +153,10 @@ def site_of(label: str, scenario: Scenario) -> dict[str, Any]:
 
 def variant_of(name: str, scenario: Scenario) -> dict[str, Any]:
     """Return the setting of paths and marker that a variant stands for."""
-    from ringstep_ns3.prepare import marker_params
+    from ringstep_ns3.prepare import prepare
 
-    params = marker_params(scenario.marker, scenario.job[0])
-    marker = {
+    params = prepare(scenario).markers[0]
+    marker = params and {
         "k": params.k / (1 << 16),
         "tau": str(Fraction(params.tau_num, params.tau_den)),
         "t_win_us": params.t_win,
@@ -168,7 +168,7 @@ def variant_of(name: str, scenario: Scenario) -> dict[str, Any]:
     return {
         "name": name,
         "planned": scenario.switch.lb == "planned",
-        "marker": marker if scenario.switch.marking == "marker" else None,
+        "marker": marker,
     }
 
 
