@@ -5,9 +5,10 @@ An **arm** is a way to run a job: planned paths on or off, a gain of the marker.
 iterations; its cost is the time it took. Two mechanisms share the decision:
 
 - The **account** bounds the harm. It is kept in epochs of the safe arm. Every epoch of another arm
-  is booked with what it took beyond the safe arm's running mean. It holds at most
-  ``budget * startup``, is full at the start, and gets ``budget`` per epoch once ``startup`` epochs
-  have passed; gains pay back losses, and never fill it above that. An arm runs only if what is left
+  is booked with what it took beyond the safe arm's running mean. Of the budget it gives out
+  :data:`SPENT`: it holds at most that of ``budget * startup``, is full at the start, and gets that
+  of ``budget`` per epoch once ``startup`` epochs have passed; gains pay back losses, and never fill
+  it above that. An arm runs only if what is left
   covers what one more epoch of it may cost at worst. This is the rule of conservative bandits (Wu,
   Shariff, Lattimore, Szepesvári, ICML 2016) with a bounded purse, so that time spent well long ago
   does not pay for harm today.
@@ -127,7 +128,7 @@ class LoopParams:
     @property
     def capacity(self) -> float:
         """The most that the account holds, in epochs of the safe arm."""
-        return SPENT * self.budget * self.startup
+        return round(SPENT * self.budget * self.startup, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,14 +313,24 @@ class ClosedLoop:
                 self._close_block()
 
     @property
+    def in_force(self) -> str:
+        """Name of the arm that is kept."""
+        return self._in_force
+
+    @property
+    def account(self) -> float:
+        """What may still be lost, in safe epochs; below 0: overdrawn."""
+        return self._account - self.params.worst * len(self._unbooked)
+
+    @property
     def state(self) -> LoopState:
-        """Where the loop stands."""
+        """Where the loop stands, estimates included; takes milliseconds."""
         return LoopState(
             epochs=self._epochs,
             time=math.fsum(tally.time for tally in self._tally.values()),
             safe_time=self._level,
             booked=self._booked,
-            account=self._balance,
+            account=self.account,
             in_force=self._in_force,
             proven=self._proven,
             rival=self._rival,
@@ -378,10 +389,6 @@ class ClosedLoop:
         middle = median(self._safe_times)
         return fmean(_within(time, middle) for time in self._safe_times)
 
-    @property
-    def _balance(self) -> float:
-        return self._account - self.params.worst * len(self._unbooked)
-
     def _see_safe(self, time: float) -> None:
         times = self._safe_times
         times.append(time)
@@ -422,7 +429,7 @@ class ClosedLoop:
         return _mean(losses) - self.params.worst / math.sqrt(1 + len(losses))
 
     def _covered(self, name: str) -> bool:
-        return self._balance >= max(self._pessimistic(name), 0.0)
+        return self.account >= max(self._pessimistic(name), 0.0)
 
     # --- blocks ---
 
@@ -437,7 +444,7 @@ class ClosedLoop:
             rival = self._rival = self._next_rival() if self._proven else None
             if held == safe:
                 plan = [safe] if rival is None else [safe, rival]
-            elif not self._proven or 2 * self._balance < self.params.capacity:
+            elif not self._proven or 2 * self.account < self.params.capacity:
                 plan = [safe, held]
             elif rival is not None:
                 plan = [safe, rival, rival, held, held, held]
@@ -562,7 +569,7 @@ class ClosedLoop:
         waiting = self._plan[0] if self._plan else None
         if waiting not in (None, self.safe) and not self._covered(str(waiting)):
             text += (
-                f"; {self.safe} runs until the account ({self._balance:.2f} epochs) covers "
+                f"; {self.safe} runs until the account ({self.account:.2f} epochs) covers "
                 f"{waiting} ({max(self._pessimistic(str(waiting)), 0.0):.2f})"
             )
         return f"{text}; {self._news}"

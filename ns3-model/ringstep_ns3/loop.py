@@ -76,16 +76,15 @@ class JobLoop:
         # Epochs may overlap; what ended earlier than the one before counts from there.
         end_ns = max(time_ns, self._start_ns + 1)
         self.loop.observe(self.arm, end_ns - self._start_ns)
-        state = self.loop.state
         self.epochs.append(
             Epoch(
                 self.job,
                 number + 1,
                 self.arm,
-                state.in_force,
+                self.loop.in_force,
                 self._start_ns,
                 end_ns,
-                state.account,
+                self.loop.account,
             )
         )
         self._start_ns = end_ns

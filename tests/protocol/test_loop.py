@@ -181,12 +181,12 @@ def test_the_budget_holds_while_things_change(
 def test_the_faster_arm_is_kept(
     means: dict[str, float], noise: Noise, epochs: int, start: str
 ) -> None:
-    kept = [live(means, epochs, noise, seed, start)[0].state.in_force for seed in SEEDS]
+    kept = [live(means, epochs, noise, seed, start)[0].in_force for seed in SEEDS]
     assert kept.count("b") >= len(SEEDS) - 1
 
 
 def test_five_percent_are_found_under_fifteen_percent_of_noise() -> None:
-    kept = [live({"a": 0.95}, 1500, noisy, seed)[0].state.in_force for seed in SEEDS]
+    kept = [live({"a": 0.95}, 1500, noisy, seed)[0].in_force for seed in SEEDS]
     assert kept.count("a") >= len(SEEDS) - 1
 
 
@@ -195,13 +195,13 @@ def test_five_percent_are_found_under_fifteen_percent_of_noise() -> None:
 def test_a_slower_arm_is_never_kept(noise: Noise, start: str) -> None:
     for seed in SEEDS:
         loop, _ = live({"a": 1.05, "b": 1.2}, 600, noise, seed, start)
-        assert loop.state.in_force == "safe"
+        assert loop.in_force == "safe"
 
 
 def test_of_arms_that_are_alike_the_simplest_is_kept() -> None:
-    kept = [live({"a": 0.8, "b": 0.8}, 1200, quiet, seed, "b")[0].state.in_force for seed in SEEDS]
+    kept = [live({"a": 0.8, "b": 0.8}, 1200, quiet, seed, "b")[0].in_force for seed in SEEDS]
     assert kept.count("a") == len(SEEDS)
-    assert all(live({"a": 1.0}, 600, quiet, s, "a")[0].state.in_force == "safe" for s in SEEDS)
+    assert all(live({"a": 1.0}, 600, quiet, s, "a")[0].in_force == "safe" for s in SEEDS)
 
 
 def test_an_arm_in_force_is_dropped_when_it_turns() -> None:
@@ -209,8 +209,8 @@ def test_an_arm_in_force_is_dropped_when_it_turns() -> None:
     for seed in SEEDS:
         before, _ = live(means, 400, quiet, seed, drift=drift)
         after, _ = live(means, 1000, quiet, seed, drift=drift)
-        assert (before.state.in_force, before.state.proven) == ("a", True)
-        assert after.state.in_force == "safe"
+        assert (before.in_force, before.state.proven) == ("a", True)
+        assert after.in_force == "safe"
 
 
 def test_an_arm_that_was_slower_is_found_when_it_no_longer_is() -> None:
@@ -218,7 +218,7 @@ def test_an_arm_that_was_slower_is_found_when_it_no_longer_is() -> None:
         loop, _ = live(
             {"a": 1.1}, 2500, quiet, seed, drift=lambda t, arm: 0.7 if t > 300 and arm == "a" else 1
         )
-        assert loop.state.in_force == "a"
+        assert loop.in_force == "a"
 
 
 def test_with_an_arm_in_force_the_safe_one_is_still_checked() -> None:
@@ -262,7 +262,7 @@ def test_a_start_with_evidence_is_in_force_at_once_and_the_safe_arm_comes_early(
         loop.observe(names[-1], 0.7 if names[-1] == "a" else 1.0)
     assert names[:4] == ["a", "safe", "safe", "safe"]
     assert names.count("a") == 3
-    assert (loop.state.in_force, loop.state.proven) == ("a", False)
+    assert (loop.in_force, loop.state.proven) == ("a", False)
 
 
 def test_an_unproven_start_that_uses_up_the_account_gives_way() -> None:
@@ -270,10 +270,20 @@ def test_an_unproven_start_that_uses_up_the_account_gives_way() -> None:
     for _ in range(30):
         arm = loop.next_arm()
         loop.observe(arm, 1.3 if arm.name == "a" else 1.0)
-    assert loop.state.in_force == "safe"
+    assert loop.in_force == "safe"
     assert loop.state.rival == "a"
     assert "safe runs until the account" in loop.state.reason
     assert loop.state.estimates["a"].change == pytest.approx(0.3)
+
+
+def test_a_full_account_pays_for_the_first_trial() -> None:
+    # 0.75 * 0.01 * 60 is a little less than 0.45 in floating point.
+    loop = ClosedLoop(arms("a"), "safe", startup=60, worst=0.45)
+    names = []
+    for _ in range(6):
+        names.append(loop.next_arm().name)
+        loop.observe(names[-1], 1.0)
+    assert "a" in names
 
 
 def test_an_arm_beyond_the_account_is_left_alone() -> None:
