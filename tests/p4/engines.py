@@ -8,28 +8,35 @@ $RINGSTEP_SIMPLE_SWITCH_GRPC. Its packets go in and out over its gRPC packet int
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import grpc
-from finsy.proto import p4r
+from finsy.proto import p4i, p4r
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from p4rt_rig import Client
 
 from ringstep.protocol.limits import CPU_PORT
-from ringstep.softswitch.engine import Switch
+from ringstep.softswitch.engine import Switch, compile_pipeline
 from ringstep.softswitch.p4rt import serve
+from ringstep.softswitch.tables import Pipeline
 
 VARIABLE = "RINGSTEP_SIMPLE_SWITCH_GRPC"
 DEVICE_ID = 1
 TIMEOUT_S = 60.0
+BATCH = 16
+"""Packets that BMv2 gets at once. A queue of its egress holds 64, and a packet may be copied."""
 
 Sent = tuple[int, bytes]
 """A frame and the port it goes in at or came out of."""
@@ -41,46 +48,53 @@ class Engine(Protocol):
     name: str
     client: Client
 
-    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+    def exchange(self, packets: Sequence[Sent], at_once: int = BATCH) -> list[list[Sent]]:
         """Put packets in one after the other; return what came out for each.
 
-        Packets that leave at the CPU port are not among them: the client has them.
+        `at_once` of them are put in without waiting for what becomes of them. Packets that leave
+        at the CPU port are not among those that came out: the client has them.
         """
 
-    def digests(self) -> list[p4r.DigestList]:
-        """The digest lists that the client got since the last call."""
+    def packet_out(self, packet: p4r.PacketOut) -> None:
+        """Send a packet-out."""
 
     def packet_ins(self, count: int) -> list[bytes]:
         """The payloads of the next `count` packet-ins."""
+
+    def digest(self) -> p4r.DigestList:
+        """The next digest list."""
 
     def close(self) -> None:
         """Stop it."""
 
 
-class _Inbox:
-    """Reads one stream in a thread of gRPC's and sorts what comes."""
+class _Streamed:
+    """The client's stream: packets and digests, each kind in order."""
 
     def __init__(self, client: Client) -> None:
-        self._stream = client.stream()
+        self._stream = client.stream(timeout=None)
         self._stream.arbitrate(client.election_id)
         assert self._stream.advisory()[0] == 0
-        self._packets: queue.SimpleQueue[p4r.PacketIn] = queue.SimpleQueue()
-        self._digests: queue.SimpleQueue[p4r.DigestList] = queue.SimpleQueue()
+        self._arrived: dict[str, queue.SimpleQueue[p4r.StreamMessageResponse]] = defaultdict(
+            queue.SimpleQueue
+        )
+        threading.Thread(target=self._read, daemon=True).start()
 
-    @property
-    def stream(self) -> Any:
-        return self._stream
+    def _read(self) -> None:
+        # The stream ends with its channel.
+        with suppress(grpc.RpcError):
+            for message in self._stream.call:
+                self._arrived[str(message.WhichOneof("update"))].put(message)
 
-    def packets(self, count: int) -> list[bytes]:
-        """The next packet-ins; they must come, or the stream's deadline ends the test."""
-        found = []
-        while len(found) < count:
-            message = self._stream.receive()
-            if message.WhichOneof("update") == "packet":
-                found.append(message.packet.payload)
-            elif message.WhichOneof("update") == "digest":
-                self._digests.put(message.digest)
-        return found
+    def packet_out(self, packet: p4r.PacketOut) -> None:
+        self._stream.send(p4r.StreamMessageRequest(packet=packet))
+
+    def packet_ins(self, count: int) -> list[bytes]:
+        packets = self._arrived["packet"]
+        return [packets.get(timeout=TIMEOUT_S).packet.payload for _ in range(count)]
+
+    def digest(self) -> p4r.DigestList:
+        return self._arrived["digest"].get(timeout=TIMEOUT_S).digest
 
 
 def find_bmv2() -> str | None:
@@ -97,7 +111,19 @@ WHY_NOT = (
 )
 
 
-class SoftSwitch:
+@functools.cache
+def _compiled_once(p4info: bytes, json_text: str) -> Pipeline:
+    return compile_pipeline(p4i.P4Info.FromString(p4info), json_text)
+
+
+def _compiled(p4info: p4i.P4Info, json_text: str) -> Pipeline:
+    """A pipeline in its first state. Only one engine of this process may run it at a time."""
+    pipeline = _compiled_once(p4info.SerializeToString(deterministic=True), json_text)
+    pipeline.reset()
+    return pipeline
+
+
+class SoftSwitch(_Streamed):
     """The software switch in this process behind its P4Runtime server."""
 
     name = "softswitch"
@@ -105,10 +131,13 @@ class SoftSwitch:
     def __init__(self, **options: Any) -> None:
         self.switch = Switch(DEVICE_ID, **options)
         self._server = serve(
-            self.switch, "127.0.0.1:0", packet_out=lambda frame: self._receive(CPU_PORT, frame)
+            self.switch,
+            "127.0.0.1:0",
+            compiler=_compiled,
+            packet_out=lambda frame: self._receive(CPU_PORT, frame),
         )
         self.client = Client(self._server.address, election_id=1)
-        self.inbox = _Inbox(self.client)
+        super().__init__(self.client)
 
     def _now(self) -> int:
         return time.monotonic_ns() // 1000
@@ -125,11 +154,8 @@ class SoftSwitch:
                 self._server.packet_in(data)
         return [one for one in sent if one[0] != CPU_PORT]
 
-    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+    def exchange(self, packets: Sequence[Sent], at_once: int = BATCH) -> list[list[Sent]]:
         return [self._receive(port, frame) for port, frame in packets]
-
-    def packet_ins(self, count: int) -> list[bytes]:
-        return self.inbox.packets(count)
 
     def close(self) -> None:
         self.client.close()
@@ -168,7 +194,7 @@ def _free_port() -> int:
         return port
 
 
-class Bmv2:
+class Bmv2(_Streamed):
     """A process of simple_switch_grpc without a program."""
 
     name = "bmv2"
@@ -182,7 +208,7 @@ class Bmv2:
         else:
             self._log.seek(0)
             raise RuntimeError(f"{binary} does not start: {self._log.read().decode()[-2000:]}")
-        self.inbox = _Inbox(self.client)
+        super().__init__(self.client)
 
     def _start(self, binary: str) -> bool:
         grpc_address, self._packets_address = (f"127.0.0.1:{_free_port()}" for _ in range(2))
@@ -210,14 +236,11 @@ class Bmv2:
                 time.sleep(0.05)
         return False
 
-    def version(self) -> str:
-        """What it calls itself."""
-        return ""
-
-    def exchange(self, packets: Sequence[Sent]) -> list[list[Sent]]:
+    def exchange(self, packets: Sequence[Sent], at_once: int = BATCH) -> list[list[Sent]]:
         """Each packet has an id, which every frame that comes of it carries.
 
-        The stream's end is the barrier: BMv2 ends it when all packets are done with.
+        The stream's end is the barrier: BMv2 ends it when all packets are done with. So few are
+        sent on one that no queue of its egress can be full.
         """
         found: list[list[Sent]] = [[] for _ in packets]
         with grpc.insecure_channel(self._packets_address) as channel:
@@ -226,17 +249,16 @@ class Bmv2:
                 request_serializer=Bmv2Packet.SerializeToString,
                 response_deserializer=Bmv2Packet.FromString,
             )
-            requests = (
+            requests = [
                 Bmv2Packet(id=number, device_id=DEVICE_ID, port=port, packet=frame)
                 for number, (port, frame) in enumerate(packets, 1)
-            )
-            for answer in stream(requests, timeout=TIMEOUT_S, wait_for_ready=True):
-                if answer.port != CPU_PORT:
-                    found[answer.id - 1].append((answer.port, answer.packet))
+            ]
+            for at in range(0, len(requests), at_once):
+                batch = iter(requests[at : at + at_once])
+                for answer in stream(batch, timeout=TIMEOUT_S, wait_for_ready=True):
+                    if answer.port != CPU_PORT:
+                        found[answer.id - 1].append((answer.port, answer.packet))
         return found
-
-    def packet_ins(self, count: int) -> list[bytes]:
-        return self.inbox.packets(count)
 
     def close(self) -> None:
         self.client.close()

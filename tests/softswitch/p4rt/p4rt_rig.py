@@ -117,9 +117,9 @@ def ipv4(dst_addr: int, src_addr: int = 0, protocol: int = 6) -> bytes:
 class Stream:
     """One StreamChannel of a client."""
 
-    def __init__(self, stub: p4r_grpc.P4RuntimeStub) -> None:
+    def __init__(self, stub: p4r_grpc.P4RuntimeStub, timeout: float | None) -> None:
         self._requests: queue.SimpleQueue[p4r.StreamMessageRequest | None] = queue.SimpleQueue()
-        self.call = stub.StreamChannel(iter(self._requests.get, None), timeout=TIMEOUT_S)
+        self.call = stub.StreamChannel(iter(self._requests.get, None), timeout=timeout)
 
     def send(self, request: p4r.StreamMessageRequest) -> None:
         self._requests.put(request)
@@ -171,8 +171,9 @@ class Client:
         self.election_id = election_id
         self.streams: list[Stream] = []
 
-    def stream(self) -> Stream:
-        self.streams.append(Stream(self.stub))
+    def stream(self, timeout: float | None = TIMEOUT_S) -> Stream:
+        """A new stream, which ends after `timeout` seconds."""
+        self.streams.append(Stream(self.stub, timeout))
         return self.streams[-1]
 
     def push(
