@@ -97,6 +97,17 @@ class _Streamed:
         return self._arrived["digest"].get(timeout=TIMEOUT_S).digest
 
 
+def forget_replicas(client: Client) -> None:
+    """Delete all multicast groups and clone sessions.
+
+    BMv2 forgets them by name when it gets another pipeline, but goes on making their copies.
+    """
+    for kind in ("multicast_group_entry", "clone_session_entry"):
+        query = p4r.PacketReplicationEngineEntry()
+        getattr(query, kind).SetInParent()
+        client.delete(*client.read(p4r.Entity(packet_replication_engine_entry=query)))
+
+
 def find_bmv2() -> str | None:
     """Where simple_switch_grpc is, None where it is not installed."""
     named = os.environ.get(VARIABLE)

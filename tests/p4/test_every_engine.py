@@ -17,7 +17,7 @@ import marker_vectors
 import pytest
 from broken_frames import BLOCK, JOB, KINDS, PORT, roce
 from committed_program import JOB_COUNTERS, STATE, Programmed, WireBench, host
-from engines import WHY_NOT, Engine, find_bmv2
+from engines import WHY_NOT, Engine, find_bmv2, forget_replicas
 from finsy.proto import p4r
 from marker_reference import ReferenceJobs, params_of
 from marker_vectors import Packet, Settings
@@ -393,7 +393,7 @@ def session(number: int, *pairs: tuple[int, int]) -> p4r.Entity:
 
 
 @pytest.fixture
-def copies(engine: Engine) -> Engine:
+def copies(engine: Engine) -> Iterator[Engine]:
     """The copies program on each engine, with an entry for each of its actions."""
     client = engine.client
     client.push(program="copies")
@@ -405,7 +405,8 @@ def copies(engine: Engine) -> Engine:
         todo(12, "cut_to", 2, 200), todo(13, "learn", 2, 1), todo(14, "learn", 2, 0),
     )  # fmt: skip
     client.insert(group(9, (3, 1), (4, 2), (3, 5)), session(100, (8, 3), (9, 0)))
-    return engine
+    yield engine
+    forget_replicas(client)
 
 
 EXPECTED: dict[int, list[tuple[int, str]]] = {
