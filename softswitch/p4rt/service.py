@@ -65,7 +65,10 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self.packet_ins_dropped = 0
         self.digest_lists_dropped = 0
         self._digest_added = threading.Condition()
-        threading.Thread(target=self._send_due_digests, name="p4rt-digests", daemon=True).start()
+        self.digest_sender = threading.Thread(
+            target=self._send_due_digests, name="p4rt-digests", daemon=True
+        )
+        self.digest_sender.start()
 
     # --------------------------------------------------------------------------------- data plane
 

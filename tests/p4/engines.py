@@ -14,23 +14,31 @@ import queue
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 from finsy.proto import p4i, p4r
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from p4rt_rig import Client
 
 from ringstep.protocol.limits import CPU_PORT
 from ringstep.softswitch.engine import Switch, compile_pipeline
 from ringstep.softswitch.p4rt import serve
 from ringstep.softswitch.tables import Pipeline
+
+# Whoever imports this from elsewhere finds the client too.
+P4RT_TESTS = Path(__file__).resolve().parents[1] / "softswitch" / "p4rt"
+if str(P4RT_TESTS) not in sys.path:
+    sys.path.insert(0, str(P4RT_TESTS))
+
+from p4rt_rig import Client  # noqa: E402 - the path first
 
 VARIABLE = "RINGSTEP_SIMPLE_SWITCH_GRPC"
 DEVICE_ID = 1
