@@ -108,14 +108,22 @@ class _Evidence:
             round(mean, 1), min(each.low for each in found), max(each.high for each in found)
         )
 
-    def gain(self, variant: str, *, planned: bool) -> float:
-        """Percent by which marking shortens the CCT on the same paths, by the weighted means."""
-        plain = self.change(PLANNED).mean if planned else 0.0
-        return _shorter(self.change(variant).mean, plain)
+    @property
+    def plan_is_safe(self) -> bool:
+        """Whether planned paths alone are nowhere worse than ECMP by more than the limit."""
+        return self.change(PLANNED).high <= HARM_LIMIT
 
-    def harm(self, variant: str) -> float:
-        """Percent by which marking may lengthen it at most, in any of the cells."""
-        return max(_fair(cell, variant)[1] for cell in self.cells)
+    def marking(self, variant: Variant) -> tuple[float, float]:
+        """Percent that marking gains by the means, and that it may cost at most in any cell.
+
+        Against the same paths without it; planned ones that are not safe alone, against ECMP.
+        """
+        change = self.change(variant.name)
+        if variant.planned and not self.plan_is_safe:
+            return -change.mean, change.high
+        plain = self.change(PLANNED).mean if variant.planned else 0.0
+        harm = max(_fair(cell, variant.name)[1] for cell in self.cells)
+        return _shorter(change.mean, plain), harm
 
 
 def _shorter(change: float, plain: float) -> float:
@@ -245,8 +253,8 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
 
     Of ECMP or planned paths, with or without marking, the one with the least expected CCT is taken
     among those that nowhere in the evidence may be more than 1 % worse: against DCQCN + ECMP as a
-    whole, and for marking against the same paths without, where it must gain 1 % too.
-    Extrapolated, marking does not start.
+    whole, and for marking against the same paths without (where those are safe themselves), which
+    it must beat by 1 % too. Extrapolated, marking does not start.
 
     Raises:
         FactError: the table is empty.
@@ -273,13 +281,12 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
     start = _best_start(evidence, table.variants, candidates, reasons, known=known)
     planned = start is not None and table.variants[start].planned
     marking = start is not None and table.variants[start].params is not None
-    with_marking = tuned if planned else GATED
-    set_up = start if marking and start is not None else with_marking
-    params = table.variants[set_up].params if known else PROFILES["ringstep"].params
+    set_up = table.variants[start if start is not None and marking else tuned if planned else GATED]
+    params = set_up.params if known else PROFILES["ringstep"].params
     assert params is not None
-    harm = evidence.harm(set_up) if known else None
+    harm = evidence.marking(set_up)[1] if known else None
     loop = _needs_loop(evidence, table.variants, planned=planned, known=known)
-    reasons += _why_marking(evidence, set_up, planned=planned, marking=marking, known=known)
+    reasons += _why_marking(evidence, set_up, marking=marking, known=known)
     if not loop:
         reasons.append(
             f"no parameters gained {_THRIFT:g} % by marking here, so there is nothing to try out"
@@ -323,12 +330,9 @@ def _best_start(
     """Return the variant to start with; None: DCQCN + ECMP as it is."""
     allowed = []
     for name in dict.fromkeys(candidates):
-        change = evidence.change(name)
-        if variants[name].params is not None:
-            gain = evidence.gain(name, planned=variants[name].planned)
-            if gain < _THRIFT or evidence.harm(name) > HARM_LIMIT:
-                continue
-        if change.high <= HARM_LIMIT:
+        change, variant = evidence.change(name), variants[name]
+        gain, harm = evidence.marking(variant) if variant.params is not None else (_THRIFT, 0.0)
+        if max(change.high, harm) <= HARM_LIMIT and gain >= _THRIFT:
             allowed.append(name)
         elif name == PLANNED:
             reasons.append(
@@ -353,27 +357,22 @@ def _best_start(
     return best
 
 
-def _why_marking(
-    evidence: _Evidence, variant: str, *, planned: bool, marking: bool, known: bool
-) -> list[str]:
-    paths = "planned" if planned else "ECMP"
-    if marking:
-        return [
-            f"marking starts: on {paths} paths it alone costs at most "
-            f"{max(evidence.harm(variant), 0.0):.1f} % here (limit {HARM_LIMIT:g} %)"
-        ]
+def _why_marking(evidence: _Evidence, variant: Variant, *, marking: bool, known: bool) -> list[str]:
     if not known:
         return ["marking does not start without evidence; the closed loop may try it"]
-    harm = evidence.harm(variant)
+    gain, harm = evidence.marking(variant)
+    what = "on ECMP paths it alone"
+    if variant.planned:
+        safe = evidence.plan_is_safe
+        what = "on planned paths it alone" if safe else "planned paths with it"
+    if marking:
+        most = max(harm, 0.0)
+        return [f"marking starts: {what} may cost {most:.1f} % at most (limit {HARM_LIMIT:g} %)"]
     if harm > HARM_LIMIT:
         return [
-            f"marking does not start: on {paths} paths it alone may cost up to {harm:.1f} % here "
-            f"(limit {HARM_LIMIT:g} %)"
+            f"marking does not start: {what} may cost up to {harm:.1f} % (limit {HARM_LIMIT:g} %)"
         ]
-    return [
-        f"marking does not start: it gains less than {_THRIFT:g} % on {paths} paths here "
-        f"({evidence.gain(variant, planned=planned):.1f} %)"
-    ]
+    return [f"marking does not start: {what} gains {gain:.1f} %, less than {_THRIFT:g} %"]
 
 
 def _needs_loop(

@@ -134,6 +134,13 @@ def test_marking_on_ecmp_paths_where_only_that_gains() -> None:
     assert found.expected == Change(-5, -6, -4)
 
 
+def test_marking_may_make_planned_paths_safe_that_are_not_alone() -> None:
+    found = recommend(FABRIC, JOB, table(cell(planned=0.5, ours=-12, strong=-12, harm=5)))
+    assert (found.paths, found.marking) == ("planned", True)
+    assert found.marking_harm == -11
+    assert any("planned paths with it may cost 0.0 %" in reason for reason in found.reasons)
+
+
 def test_where_paths_cannot_be_pinned_only_marking_is_left() -> None:
     bound = replace(JOB, plannable=False)
     found = recommend(FABRIC, bound, table(cell(gated=-5)))

@@ -285,26 +285,26 @@ def _compared(
 
 
 def reduction_pct(
-    mine: Floats, theirs: Floats, statistic: Statistic
+    mine: Floats, theirs: Floats, statistic: Statistic, confidence: float = CONFIDENCE
 ) -> tuple[float, float | None, float | None]:
-    """Return by how many percent a statistic of ``mine`` is shorter, and its 95 % interval.
+    """Return by how many percent a statistic of ``mine`` is shorter, and its interval.
 
-    Both hold a value per seed, in the same order: resamples are paired. With fewer than 5 seeds
-    the interval is None, None.
+    Both hold a value per seed, in the same order: resamples are paired. The interval holds the
+    share ``confidence`` of the resamples; None, None with fewer than 5 seeds.
     """
 
     def shorter(picked: Picked) -> Floats:
         return 100 * (1 - statistic(mine[picked]) / statistic(theirs[picked]))
 
-    return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter)
+    return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter, confidence)
 
 
 def _interval(
-    count: int, statistic: Callable[[Picked], Floats]
+    count: int, statistic: Callable[[Picked], Floats], confidence: float = CONFIDENCE
 ) -> tuple[float | None, float | None]:
     """Percentile bootstrap over seeds; the same data give the same interval."""
     if count < _FEWEST:
         return None, None
     drawn = statistic(np.random.default_rng(count).integers(0, count, (_RESAMPLES, count)))
-    tail = 50 * (1 - CONFIDENCE)
+    tail = 50 * (1 - confidence)
     return float(np.percentile(drawn, tail)), float(np.percentile(drawn, 100 - tail))
