@@ -121,12 +121,7 @@ def _switch_tables(topology: Topology, routes: RouteTable) -> SwitchTables:
     for port, (_, link) in topology.ports(switch.name).items():
         if link.red is not None:
             result.entries[entry_key("red", egress_port=Exact(port))] = action(
-                "set_red",
-                {
-                    "q_min": link.red.q_min,
-                    "q_max": link.red.q_max,
-                    "p_max": link.red.p_max_16,
-                },
+                "set_red", link.red.params.to_table()
             )
     return result
 

@@ -25,6 +25,7 @@ from ringstep.protocol.limits import (
     GENERATION_BITS,
     JOB_BITS,
     K_BITS,
+    MARK_GAP_BITS,
     MAX_JOBS,
     NEXTHOP_BITS,
     PATH_BITS,
@@ -67,7 +68,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, int]]] = {
     "forward": {"port": PORT_BITS, "src_mac": 48, "dst_mac": 48},
     "set_job": {"job": JOB_BITS, "path_id": PATH_BITS},
     "set_block": {"block": BLOCK_BITS},
-    "set_red": {"q_min": QDEPTH_BITS, "q_max": QDEPTH_BITS, "p_max": 16},
+    "set_red": {"q_min": QDEPTH_BITS, "q_max": QDEPTH_BITS, "p_max": 16, "gap": MARK_GAP_BITS},
     "set_params": {
         "generation": GENERATION_BITS,
         "step_mask": STEP_FIELD_BITS,

@@ -97,6 +97,7 @@ def topology_toml(link: LinkSetting) -> str:
         f"q_min = {link.red_min}",
         f"q_max = {link.red_max}",
         f"p_max = {link.red_p_max}",
+        'mark_gap = "off"',
         "",
         "[[switch]]",
         f'name = "{SWITCH_NAME}"',

@@ -332,6 +332,7 @@ def _model(prepared: Prepared) -> dict[str, Any]:
         "marker_profile": scenario.marker.profile,
         **({"marker_trial": rules} if rules else {}),
         "loop": [arm.name for arm in scenario.loop.arm] if scenario.loop.enabled else "off",
+        "mark_gap_us": prepared.mark_gap_us,
         "red_profile": scenario.switch.red.profile if scenario.switch.red.enabled else "off",
         "sender": of_jobs("sender"),
         "port": of_jobs("port"),

@@ -131,7 +131,7 @@ async def test_foreign_entries_are_removed_and_the_default_action_put_right(
                         +finsy.P4TableEntry(
                             "red",
                             match=finsy.Match(egress_port=77),
-                            action=finsy.Action("set_red", q_min=1, q_max=2, p_max=3),
+                            action=finsy.Action("set_red", q_min=1, q_max=2, p_max=3, gap=4),
                         ),
                         -finsy.P4TableEntry("red", match=finsy.Match(egress_port=1)),
                         ~finsy.P4TableEntry(
