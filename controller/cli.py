@@ -168,6 +168,12 @@ def serve_command(
             callback=_checked_listen,
         ),
     ] = None,
+    uec: Annotated[
+        bool,
+        typer.Option(
+            "--uec", help="Load the program that finds the jobs of Ultra Ethernet packets too."
+        ),
+    ] = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(
@@ -192,7 +198,7 @@ def serve_command(
     from ringstep.controller.store import StoreError
 
     try:
-        asyncio.run(serve(_configuration(config, topology, store, listen), ready_file))
+        asyncio.run(serve(_configuration(config, topology, store, listen, uec=uec), ready_file))
     except (FileError, PipelineError, StoreError, ListenError, ValueError) as error:
         _fail(str(error), BAD_INPUT)
     except OSError as error:
@@ -200,9 +206,14 @@ def serve_command(
 
 
 def _configuration(
-    config: Path | None, topology: Path | None, store: str | None, listen: str | None
+    config: Path | None,
+    topology: Path | None,
+    store: str | None,
+    listen: str | None,
+    *,
+    uec: bool,
 ) -> ControllerConfig:
-    from ringstep.controller.config import ControllerConfig, load_config
+    from ringstep.controller.config import ControllerConfig, PipelineConfig, load_config
 
     changes: dict[str, object] = {
         key: value
@@ -210,10 +221,16 @@ def _configuration(
         if value is not None
     }
     if config is not None:
-        return load_config(config).model_copy(update=changes)
+        loaded = load_config(config).model_copy(update=changes)
+        if not uec:
+            return loaded
+        if loaded.pipeline.p4info or loaded.pipeline.json_:
+            _fail(f"--uec, but {config} names another program under [pipeline]", BAD_INPUT)
+        pipeline = loaded.pipeline.model_copy(update={"uec": True})
+        return loaded.model_copy(update={"pipeline": pipeline})
     if topology is None:
         _fail("no topology; give --topology fabric.toml, or --config controller.toml", BAD_INPUT)
-    return ControllerConfig.model_validate(changes)
+    return ControllerConfig.model_validate({**changes, "pipeline": PipelineConfig(uec=uec)})
 
 
 # -- switches --------------------------------------------------------------------------------
@@ -307,6 +324,15 @@ def _tag(text: str) -> Tag:
         ) from None
 
 
+def _uec_job_id(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a number; write for example 0xA00007", param_hint="--uec-job-id"
+        ) from None
+
+
 def _tau(text: str) -> Fraction:
     try:
         return parse_tau(text)
@@ -337,11 +363,22 @@ def job_register(
     ] = None,
     match: Annotated[
         MatchKind | None,
-        typer.Option("--match", help="Default: dst_qp if there are --qp, tag if --tag, else pair."),
+        typer.Option(
+            "--match",
+            help="Default: tag if --tag, uec if --uec-job-id, dst_qp if there are --qp, else pair.",
+        ),
     ] = None,
     tag: Annotated[
         str | None,
         typer.Option("--tag", metavar="CARRIER:VALUE", help="sport:N, resv6a:N or dscp:N."),
+    ] = None,
+    uec_job_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--uec-job-id",
+            metavar="N",
+            help="JobID of the job's Ultra Ethernet packets, 24 bits; may be given several times.",
+        ),
     ] = None,
     profile: Annotated[
         str, typer.Option("--profile", help=f"One of {', '.join(PROFILES)}.")
@@ -392,6 +429,7 @@ def job_register(
             queue_pairs=[_queue_pair(text) for text in qp or []],
             match=match,
             tag=None if tag is None else _tag(tag),
+            uec_job_ids=[_uec_job_id(text) for text in uec_job_id or []],
             profile=profile,
             k=k,
             tau=None if tau is None else _tau(tau),

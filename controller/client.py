@@ -34,6 +34,7 @@ _MATCH = {
     MatchKind.DST_QP: jobs_pb2.MATCH_KIND_DST_QP,
     MatchKind.PAIR: jobs_pb2.MATCH_KIND_PAIR,
     MatchKind.TAG: jobs_pb2.MATCH_KIND_TAG,
+    MatchKind.UEC: jobs_pb2.MATCH_KIND_UEC,
 }
 _CARRIER = {
     JobCarrier.SPORT: jobs_pb2.TAG_CARRIER_SPORT,
@@ -67,6 +68,7 @@ def job_spec(
     queue_pairs: Iterable[QueuePair] = (),
     match: MatchKind | None = None,
     tag: Tag | None = None,
+    uec_job_ids: Iterable[int] = (),
     profile: str = "",
     k: float | None = None,
     tau: Fraction | None = None,
@@ -94,6 +96,7 @@ def job_spec(
             jobs_pb2.QueuePair(src=pair.src, dst=pair.dst, dest_qp=pair.dest_qp)
             for pair in queue_pairs
         ],
+        uec_job_ids=uec_job_ids,
         profile=profile,
         overrides=jobs_pb2.MarkerOverrides(
             k=k,
@@ -215,12 +218,12 @@ class ControllerClient:
         """Return the job once every switch of its paths is in sync.
 
         Raises:
-            NotProgrammedError: not within ``timeout_s``.
+            NotProgrammedError: not within ``timeout_s``, or a switch cannot hold the job's rules.
         """
         job = await self.get(ref)
         try:
             async with asyncio.timeout(timeout_s):
-                while not _in_sync(item.phase for item in job.programming) or job.problem:
+                while not _in_sync(_able_phases(job)) or job.problem:
                     await asyncio.sleep(_POLL_S)
                     job = await self.get(ref)
         except TimeoutError:
@@ -228,12 +231,18 @@ class ControllerClient:
             reasons += [
                 f"{item.switch} is {phase_text(item.phase)}: {item.detail or 'no reason given'}"
                 for item in job.programming
-                if item.phase != switches_pb2.SWITCH_PHASE_IN_SYNC
+                if item.phase != switches_pb2.SWITCH_PHASE_IN_SYNC and not item.cannot
             ]
             raise NotProgrammedError(
                 f"job {job.spec.name!r} is registered as {job.id}, but not programmed everywhere "
                 f"after {timeout_s:g} s: {'; '.join(reasons)}"
             ) from None
+        if any(item.cannot for item in job.programming):
+            reasons = [f"{item.switch}: {item.detail}" for item in job.programming if item.cannot]
+            raise NotProgrammedError(
+                f"job {job.spec.name!r} is registered as {job.id}, and followed by all its "
+                f"switches but {'; '.join(reasons)}"
+            )
         return job
 
     async def wait_switches(
@@ -273,6 +282,10 @@ def _ref(ref: str | int) -> jobs_pb2.JobRef:
 
 def _in_sync(phases: Iterable[switches_pb2.SwitchPhase]) -> bool:
     return all(phase == switches_pb2.SWITCH_PHASE_IN_SYNC for phase in phases)
+
+
+def _able_phases(job: jobs_pb2.Job) -> list[switches_pb2.SwitchPhase]:
+    return [item.phase for item in job.programming if not item.cannot]
 
 
 def phase_text(phase: switches_pb2.SwitchPhase) -> str:

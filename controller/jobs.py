@@ -26,9 +26,11 @@ from ringstep.protocol.marker import (
     k_fixed,
 )
 from ringstep.protocol.tag import JobCarrier, TagLayout
+from ringstep.protocol.uec import JOB_ID_BITS
 
 NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$")
 MAX_REQUEST_ID = 128
+MAX_UEC_JOB_IDS = 256
 MAX_EDGES = 65536
 """Bound on the edges of one job, so that one request cannot occupy the controller."""
 T = TypeVar("T")
@@ -50,6 +52,7 @@ class MatchKind(StrEnum):
     DST_QP = "dst_qp"
     PAIR = "pair"
     TAG = "tag"
+    UEC = "uec"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,6 +87,8 @@ class JobSpec:
     profile: str
     scope: Scope
     params: MarkerParams
+    uec_job_ids: tuple[int, ...] = ()
+    """JobIDs of the job's Ultra Ethernet packets, ascending; only with :attr:`MatchKind.UEC`."""
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -103,6 +108,7 @@ _MATCH_KINDS = {
     jobs_pb2.MATCH_KIND_DST_QP: MatchKind.DST_QP,
     jobs_pb2.MATCH_KIND_PAIR: MatchKind.PAIR,
     jobs_pb2.MATCH_KIND_TAG: MatchKind.TAG,
+    jobs_pb2.MATCH_KIND_UEC: MatchKind.UEC,
 }
 _CARRIERS = {
     jobs_pb2.TAG_CARRIER_SPORT: JobCarrier.SPORT,
@@ -161,6 +167,7 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         profile=profile,
         scope=scope,
         params=params,
+        uec_job_ids=_uec_job_ids(message, match),
     )
 
 
@@ -180,10 +187,12 @@ def _match_kind(message: jobs_pb2.JobSpec, queue_pairs: Sequence[QueuePair]) -> 
     if message.match == jobs_pb2.MATCH_KIND_UNSPECIFIED:
         if message.HasField("tag"):
             return MatchKind.TAG
+        if message.uec_job_ids:
+            return MatchKind.UEC
         return MatchKind.DST_QP if queue_pairs else MatchKind.PAIR
     match = _MATCH_KINDS.get(message.match)
     if match is None:
-        raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR or TAG")
+        raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR, TAG or UEC")
     if match is MatchKind.DST_QP and not queue_pairs:
         raise SpecError(
             "spec.queue_pairs",
@@ -213,6 +222,26 @@ def _tag(message: jobs_pb2.JobSpec, match: MatchKind, layout: TagLayout) -> Tag 
     if not low <= message.tag.value <= high:
         raise SpecError("spec.tag.value", f"{message.tag.value}: must be in {low}..{high}")
     return Tag(carrier, message.tag.value)
+
+
+def _uec_job_ids(message: jobs_pb2.JobSpec, match: MatchKind) -> tuple[int, ...]:
+    field = "spec.uec_job_ids"
+    if match is not MatchKind.UEC:
+        if message.uec_job_ids:
+            raise SpecError(field, f"set, but match is {match.name}; use match UEC")
+        return ()
+    if not message.uec_job_ids:
+        raise SpecError(field, "empty, but match is UEC; give the JobID of the job's packets")
+    if message.queue_pairs:
+        raise SpecError(
+            "spec.queue_pairs", "set, but match is UEC, which has no queue pairs; give rings"
+        )
+    if len(message.uec_job_ids) > MAX_UEC_JOB_IDS:
+        raise SpecError(field, f"{len(message.uec_job_ids)}: use at most {MAX_UEC_JOB_IDS}")
+    for index, value in enumerate(message.uec_job_ids, start=1):
+        if not 0 <= value < 1 << JOB_ID_BITS:
+            raise SpecError(f"{field}[{index}]", f"{value}: must be in 0..{(1 << JOB_ID_BITS) - 1}")
+    return tuple(sorted(set(message.uec_job_ids)))
 
 
 def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, MarkerParams]:

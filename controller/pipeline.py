@@ -33,9 +33,13 @@ from ringstep.protocol.limits import (
     QDEPTH_BITS,
     STEP_FIELD_BITS,
 )
+from ringstep.protocol.uec import JOB_ID_BITS
 
 DEFAULT_P4INFO: Final = "ringstep_v1model.p4info.txtpb"
 DEFAULT_JSON: Final = "ringstep_v1model.json"
+UEC_P4INFO: Final = "ringstep_v1model_uec.p4info.txtpb"
+UEC_JSON: Final = "ringstep_v1model_uec.json"
+UEC_TABLE: Final = "job_by_uec_id"
 
 JOB_COUNTERS: Final = (
     "job_data",
@@ -113,6 +117,11 @@ TABLES: Final[Mapping[str, TableContract]] = {
     "red": TableContract({"egress_port": ("EXACT", PORT_BITS)}, ("set_red",)),
 }
 
+OPTIONAL_TABLES: Final[Mapping[str, TableContract]] = {
+    UEC_TABLE: TableContract({"uec_job_id": ("EXACT", JOB_ID_BITS)}, ("set_job",)),
+}
+"""Tables that only some builds of the program have; what needs one asks :meth:`Pipeline.has`."""
+
 PACKET_METADATA: Final[Mapping[str, Mapping[str, int]]] = {
     "packet_out": {"egress_port": PORT_BITS, "op": 7},
     "packet_in": {"ingress_port": PORT_BITS, "op": 7},
@@ -134,23 +143,32 @@ class Pipeline:
         """64-bit hash of P4Info and device configuration."""
         return self.schema.p4cookie
 
+    def has(self, table: str) -> bool:
+        """Say whether the program has a table."""
+        return self.schema.tables.get(table) is not None
+
     @property
     def max_group_size(self) -> int:
         """Largest ECMP group the program takes; 0 where it names no bound."""
         return self.schema.action_profiles["ecmp"].max_group_size
 
 
-def load_pipeline(p4info: Path | None = None, device_json: Path | None = None) -> Pipeline:
+def load_pipeline(
+    p4info: Path | None = None, device_json: Path | None = None, *, uec: bool = False
+) -> Pipeline:
     """Load and check a program; without paths, the one that comes with Ringstep.
+
+    ``uec`` takes the build of that one that finds the jobs of Ultra Ethernet packets too.
 
     Raises:
         PipelineError: a file cannot be read or parsed, or the program is not the controller's.
     """
     packaged = importlib.resources.files("ringstep") / "p4build"
-    info_name = str(p4info or DEFAULT_P4INFO)
-    json_name = str(device_json or DEFAULT_JSON)
-    info_text = _read(p4info or packaged / DEFAULT_P4INFO, info_name)
-    device_config = _read(device_json or packaged / DEFAULT_JSON, json_name)
+    own_info, own_json = (UEC_P4INFO, UEC_JSON) if uec else (DEFAULT_P4INFO, DEFAULT_JSON)
+    info_name = str(p4info or own_info)
+    json_name = str(device_json or own_json)
+    info_text = _read(p4info or packaged / own_info, info_name)
+    device_config = _read(device_json or packaged / own_json, json_name)
     try:
         info = from_text(info_text.decode(), p4i.P4Info)
     except (ParseError, UnicodeDecodeError, IndexError) as error:
@@ -198,10 +216,11 @@ def _read(path: Path | importlib.resources.abc.Traversable, name: str) -> bytes:
 
 
 def _mismatches(schema: P4Schema) -> Iterator[str]:
-    for table_name, contract in TABLES.items():
+    for table_name, contract in {**TABLES, **OPTIONAL_TABLES}.items():
         table = schema.tables.get(table_name)
         if table is None:
-            yield f"table {table_name} is missing"
+            if table_name in TABLES:
+                yield f"table {table_name} is missing"
             continue
         found = {
             match.alias: (getattr(match.match_type, "name", str(match.match_type)), match.bitwidth)

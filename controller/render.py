@@ -49,6 +49,7 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
         ],
         "match": _match_text(spec),
         "tag": _tag_dict(spec),
+        "uec_job_ids": list(spec.uec_job_ids),
         "profile": spec.profile or "ringstep",
         "parameters": {
             "k": params.k,
@@ -66,7 +67,12 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
             "scope": _enum(jobs_pb2.Scope.Name(params.scope), "SCOPE_"),
         },
         "programming": [
-            {"switch": item.switch, "phase": phase_text(item.phase), "detail": item.detail}
+            {
+                "switch": item.switch,
+                "phase": phase_text(item.phase),
+                "detail": item.detail,
+                "cannot": item.cannot,
+            }
             for item in job.programming
         ],
         "created_unix_ms": job.created_unix_ms,
@@ -80,6 +86,8 @@ def _match_text(spec: jobs_pb2.JobSpec) -> str:
         return _enum(jobs_pb2.MatchKind.Name(spec.match), "MATCH_KIND_")
     if spec.HasField("tag"):
         return "tag"
+    if spec.uec_job_ids:
+        return "uec"
     return "dst_qp" if spec.queue_pairs else "pair"
 
 
@@ -189,14 +197,27 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
 
 
 def job_notes(jobs: Iterable[jobs_pb2.Job]) -> list[Text]:
-    """Return why jobs have no rules, for people."""
-    return [_note(f"job {job.spec.name}", job.problem) for job in jobs if job.problem]
+    """Return why jobs have no rules, or not everywhere, for people."""
+    notes = []
+    for job in jobs:
+        name = f"job {job.spec.name}"
+        if job.problem:
+            notes.append(_note(name, job.problem))
+        for item in job.programming:
+            if item.cannot:
+                notes.append(_note(f"{name} is not followed by {item.switch}", item.detail))
+    return notes
 
 
 def _programming_text(view: dict[str, Any]) -> str:
     if view["problem"]:
         return "[red]has no rules[/]"
-    items = view["programming"]
+    unable = [item["switch"] for item in view["programming"] if item["cannot"]]
+    text = _phases_text([item for item in view["programming"] if not item["cannot"]])
+    return f"{text}; [red]not on {', '.join(unable)}[/]" if unable else text
+
+
+def _phases_text(items: list[dict[str, Any]]) -> str:
     late = [item for item in items if item["phase"] != "in sync"]
     if not late:
         return f"[green]{len(items)} in sync[/]"
@@ -218,6 +239,8 @@ def parameter_table(job: jobs_pb2.Job) -> Table:
         )
     tag = view["tag"]
     table.add_row("match", view["match"] + (f" {tag['carrier']}={tag['value']}" if tag else ""))
+    if view["uec_job_ids"]:
+        table.add_row("UEC JobIDs", " ".join(f"{value:#x}" for value in view["uec_job_ids"]))
     table.add_row("profile", view["profile"])
     for key, value in view["parameters"].items():
         table.add_row(key, "off" if value is None else f"{value:.4g}" if key == "k" else str(value))

@@ -14,6 +14,7 @@ class MatchKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MATCH_KIND_DST_QP: _ClassVar[MatchKind]
     MATCH_KIND_PAIR: _ClassVar[MatchKind]
     MATCH_KIND_TAG: _ClassVar[MatchKind]
+    MATCH_KIND_UEC: _ClassVar[MatchKind]
 
 class TagCarrier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +38,7 @@ MATCH_KIND_UNSPECIFIED: MatchKind
 MATCH_KIND_DST_QP: MatchKind
 MATCH_KIND_PAIR: MatchKind
 MATCH_KIND_TAG: MatchKind
+MATCH_KIND_UEC: MatchKind
 TAG_CARRIER_UNSPECIFIED: TagCarrier
 TAG_CARRIER_SPORT: TagCarrier
 TAG_CARRIER_RESV6A: TagCarrier
@@ -141,7 +143,7 @@ class MarkerParameters(_message.Message):
     def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides")
+    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides", "uec_job_ids")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RINGS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_PAIRS_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +151,7 @@ class JobSpec(_message.Message):
     TAG_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    UEC_JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     rings: _containers.RepeatedCompositeFieldContainer[Ring]
     queue_pairs: _containers.RepeatedCompositeFieldContainer[QueuePair]
@@ -156,17 +159,20 @@ class JobSpec(_message.Message):
     tag: Tag
     profile: str
     overrides: MarkerOverrides
-    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ...) -> None: ...
+    uec_job_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ..., uec_job_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SwitchProgramming(_message.Message):
-    __slots__ = ("switch", "phase", "detail")
+    __slots__ = ("switch", "phase", "detail", "cannot")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_FIELD_NUMBER: _ClassVar[int]
     switch: str
     phase: _switches_pb2.SwitchPhase
     detail: str
-    def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    cannot: bool
+    def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ..., cannot: _Optional[bool] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "generation", "spec", "parameters", "programming", "created_unix_ms", "problem", "request_id")

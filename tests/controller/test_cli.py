@@ -119,7 +119,7 @@ def test_job_is_registered_listed_shown_and_released(controller: Process) -> Non
     job = read(*RING, "--k", "0.5", "--tau", "1/3", "--q-gate", "off", controller=controller)
     assert sorted(job) == [
         "created_unix_ms", "generation", "id", "match", "name", "parameters", "problem", "profile",
-        "programming", "queue_pairs", "request_id", "rings", "tag",
+        "programming", "queue_pairs", "request_id", "rings", "tag", "uec_job_ids",
     ]  # fmt: skip
     assert (job["id"], job["generation"], job["name"]) == (1, 1, "resnet")
     assert (job["rings"], job["match"], job["profile"]) == ([["h1", "h2"]], "pair", "ringstep")
@@ -134,6 +134,7 @@ def test_job_is_registered_listed_shown_and_released(controller: Process) -> Non
             "switch": "tor1",
             "phase": "unmanaged",
             "detail": "has no P4Runtime address; add it with 'ringstep switch add'",
+            "cannot": False,
         }
     ]
     assert read("job", "list", controller=controller) == [job]
@@ -220,6 +221,7 @@ def test_failures_go_to_stderr_with_a_status(
         (("job", "register", "--name", "a", "--qp", "h1:h2"), "is not SRC:DST:QP"),
         (("job", "register", "--name", "a", "--tag", "rule:1"), "is not CARRIER:VALUE"),
         (("job", "register", "--name", "a", "--q-gate", "deep"), "is not a queue depth"),
+        (("job", "register", "--name", "a", "--uec-job-id", "x"), "'x' is not a number; write for"),
         (("job", "register", "--name", "a", "--tau", "1/0"), "'1/0' is not a fraction; write 1/4"),
         (("job", "register"), "--name"),
         (("switch", "add", "tor1", "here"), "is not HOST:PORT"),
@@ -236,6 +238,29 @@ def test_bad_input_is_refused_before_anything_is_asked(
     result = run(*arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())
+
+
+def test_job_of_ultra_ethernet_needs_its_program(folder: Path) -> None:
+    plain = Process(folder, "--listen", "127.0.0.1:0")
+    result = run(*RING, "--uec-job-id", "0xA00007", controller=plain)
+    plain.end(signal.SIGTERM)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no table job_by_uec_id" in result.stderr
+    with_uec = Process(folder, "--listen", "127.0.0.1:0", "--uec")
+    try:
+        job = read(*RING, "--uec-job-id", "0xA00007", controller=with_uec)
+        assert (job["match"], job["uec_job_ids"]) == ("uec", [0xA00007])
+        assert "0xa00007" in run("job", "show", "resnet", controller=with_uec).stdout
+    finally:
+        with_uec.end(signal.SIGTERM)
+
+
+def test_option_and_file_that_name_different_programs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text('topology = "f.toml"\n[pipeline]\njson = "x.json"\n')
+    result = run("controller", "serve", "--config", str(path), "--uec")
+    assert result.exit_code == 2
+    assert "--uec, but" in result.stderr
 
 
 def test_interrupted_wait_says_what_stays_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,12 @@ def test_ringstep_is_the_default_profile_and_pairs_the_default_match() -> None:
     assert job.edges == (Edge("h1", "h2"), Edge("h2", "h3"), Edge("h3", "h1"))
 
 
+def test_ultra_ethernet_jobs_are_found_by_job_id() -> None:
+    job = spec(uec_job_ids=[0xFFFFFF, 7, 7])
+    assert (job.match, job.uec_job_ids) == (MatchKind.UEC, (7, 0xFFFFFF))
+    assert job.edges == (Edge("h1", "h2"), Edge("h2", "h3"), Edge("h3", "h1"))
+
+
 def test_every_parameter_can_be_overridden() -> None:
     job = spec(
         k=0.5,
@@ -192,6 +198,30 @@ def test_tag_makes_the_match_a_tag() -> None:
             job_spec("a", rings=[["h1", "h2"]], match=MatchKind.PAIR, tag=Tag(JobCarrier.DSCP, 1)),
             "spec.tag: set, but match is PAIR; use match TAG",
         ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], match=MatchKind.UEC),
+            "spec.uec_job_ids: empty, but match is UEC; give the JobID of the job's packets",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], match=MatchKind.PAIR, uec_job_ids=[7]),
+            "spec.uec_job_ids: set, but match is PAIR; use match UEC",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7, 1 << 24]),
+            "spec.uec_job_ids[2]: 16777216: must be in 0..16777215",
+        ),
+        (
+            job_spec("a", queue_pairs=[QueuePair("h1", "h2", 1)], uec_job_ids=[7]),
+            "spec.queue_pairs: set, but match is UEC, which has no queue pairs; give rings",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], tag=Tag(JobCarrier.DSCP, 1), uec_job_ids=[7]),
+            "spec.uec_job_ids: set, but match is TAG; use match UEC",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], uec_job_ids=range(257)),
+            "spec.uec_job_ids: 257: use at most 256",
+        ),
     ],
 )
 def test_nonsense_is_refused_by_field(message: jobs_pb2.JobSpec, text: str) -> None:
@@ -201,7 +231,7 @@ def test_nonsense_is_refused_by_field(message: jobs_pb2.JobSpec, text: str) -> N
 def test_future_enum_values_are_refused() -> None:
     message = job_spec("a", rings=[["h1", "h2"]])
     message.match = 99  # type: ignore[assignment]
-    assert error(message) == "spec.match: 99: use DST_QP, PAIR or TAG"
+    assert error(message) == "spec.match: 99: use DST_QP, PAIR, TAG or UEC"
     message = job_spec("a", rings=[["h1", "h2"]])
     message.overrides.scope = 99  # type: ignore[assignment]
     assert error(message) == "spec.overrides.scope: 99: use SWITCH or PORT"
