@@ -26,12 +26,13 @@ from ringstep.controller.client import (
     job_spec,
 )
 from ringstep.controller.defaults import DEFAULT_STORE, parse_listen
-from ringstep.controller.jobs import MatchKind, QueuePair, Tag, parse_tau
+from ringstep.controller.jobs import Marking, MatchKind, QueuePair, Tag, Traffic, parse_tau
 from ringstep.controller.render import (
     counter_table,
     job_dict,
     job_notes,
     job_table,
+    marking_line,
     parameter_table,
     state_dict,
     state_notes,
@@ -42,6 +43,7 @@ from ringstep.controller.render import (
 )
 from ringstep.fabric.tomlfile import FileError
 from ringstep.fabric.topology import parse_target
+from ringstep.fabric.units import parse_delay_ns, parse_size_bytes
 from ringstep.protocol.marker import PROFILES, ProgressMode, Scope
 from ringstep.protocol.tag import JobCarrier
 
@@ -350,6 +352,42 @@ def _gate(text: str) -> int:
     )
 
 
+def _choice(marking: Marking | None, enabled: bool | None) -> Marking | None:
+    if enabled is None:
+        # What is the default is left unsaid, so that a request stays the same one if told again.
+        return None if marking is Marking.AUTO else marking
+    asked = Marking.ON if enabled else Marking.OFF
+    if marking not in {None, asked}:
+        raise typer.BadParameter(
+            f"{marking}, but --{'enabled' if enabled else 'paused'} says {asked}; give one of them",
+            param_hint="--marking",
+        )
+    return asked
+
+
+def _traffic(
+    sender: str, preset: str, chunk: str | None, rtt: str | None, mtu: int | None, *, tenants: bool
+) -> Traffic | None:
+    found = Traffic(
+        sender=sender,
+        preset=preset,
+        step_bytes=_parsed("--chunk", parse_size_bytes, chunk),
+        rtt_ns=_parsed("--rtt", parse_delay_ns, rtt),
+        mtu=mtu or 0,
+        tenants=tenants,
+    )
+    return None if found == Traffic() else found
+
+
+def _parsed(option: str, parse: Callable[[object], int], text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        return parse(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 @job_app.command("register")
 def job_register(
     name: Annotated[str, typer.Option("--name", help="Unique among live jobs.")],
@@ -405,9 +443,46 @@ def job_register(
     scope: Annotated[
         Scope | None, typer.Option("--scope", help="State per switch or per port.")
     ] = None,
+    marking: Annotated[
+        Marking | None,
+        typer.Option(
+            "--marking",
+            help="Whether to mark from the start. Default: auto, what 'ringstep job recommend' "
+            "knows of this fabric and traffic; where that is too little, off. The ring is "
+            "followed in any case.",
+        ),
+    ] = None,
     enabled: Annotated[
-        bool, typer.Option("--enabled/--paused", help="Paused: follow the ring, mark nothing.")
-    ] = True,
+        bool | None, typer.Option("--enabled/--paused", help="Same as --marking on and off.")
+    ] = None,
+    sender: Annotated[
+        str,
+        typer.Option(
+            "--sender",
+            help="For auto: persistent (NCCL; makes --mode anchored) or qp_per_step.",
+        ),
+    ] = "",
+    preset: Annotated[
+        str, typer.Option("--preset", help="For auto: DCQCN parameters, such as connectx.")
+    ] = "",
+    chunk: Annotated[
+        str | None,
+        typer.Option(
+            "--chunk", metavar="SIZE", help="For auto: bytes that a rank sends per ring step."
+        ),
+    ] = None,
+    rtt: Annotated[
+        str | None,
+        typer.Option(
+            "--rtt", metavar="TIME", help="For auto: empty RTT; by default the topology's delays."
+        ),
+    ] = None,
+    mtu: Annotated[
+        int | None, typer.Option("--mtu", help="For auto: payload of a packet, bytes. [4096]")
+    ] = None,
+    tenants: Annotated[
+        bool, typer.Option("--tenants", help="For auto: others use the fabric too.")
+    ] = False,
     request_id: Annotated[
         str, typer.Option("--request-id", help="Makes a repeated call harmless.")
     ] = "",
@@ -442,7 +517,8 @@ def job_register(
             job_bits=job_bits,
             mode=mode,
             packets_per_step=packets_per_step,
-            enabled=None if enabled else False,
+            marking=_choice(marking, enabled),
+            traffic=_traffic(sender, preset, chunk, rtt, mtu, tenants=tenants),
             scope=scope,
         )
     except ValueError as error:
@@ -454,7 +530,7 @@ def job_register(
             way_out = f"'ringstep job release {name}' ends it"
             with _waiting(f"job {name!r} stays registered as {job.id}; {way_out}"):
                 job = await client.wait_programmed(job.id, timeout)
-        _print(as_json, job_dict(job), job_table([job]), *job_notes([job]))
+        _print(as_json, job_dict(job), job_table([job]), marking_line(job), *job_notes([job]))
         return None
 
     _ask(controller, question)

@@ -18,7 +18,7 @@ import grpc.aio
 
 from ringstep.controller.channels import open_channel
 from ringstep.controller.defaults import DEFAULT_LISTEN
-from ringstep.controller.jobs import MatchKind, QueuePair, Tag
+from ringstep.controller.jobs import Marking, MatchKind, QueuePair, Tag, Traffic
 from ringstep.controller.v1 import jobs_pb2, jobs_pb2_grpc, switches_pb2, switches_pb2_grpc
 from ringstep.protocol.marker import ProgressMode, Scope
 from ringstep.protocol.tag import JobCarrier
@@ -35,6 +35,11 @@ _MATCH = {
     MatchKind.PAIR: jobs_pb2.MATCH_KIND_PAIR,
     MatchKind.TAG: jobs_pb2.MATCH_KIND_TAG,
     MatchKind.UEC: jobs_pb2.MATCH_KIND_UEC,
+}
+_MARKING = {
+    Marking.AUTO: jobs_pb2.MARKING_CHOICE_AUTO,
+    Marking.ON: jobs_pb2.MARKING_CHOICE_ON,
+    Marking.OFF: jobs_pb2.MARKING_CHOICE_OFF,
 }
 _CARRIER = {
     JobCarrier.SPORT: jobs_pb2.TAG_CARRIER_SPORT,
@@ -81,10 +86,13 @@ def job_spec(
     job_bits: int | None = None,
     mode: ProgressMode | None = None,
     packets_per_step: int | None = None,
-    enabled: bool | None = None,
+    marking: Marking | None = None,
+    traffic: Traffic | None = None,
     scope: Scope | None = None,
 ) -> jobs_pb2.JobSpec:
     """Return the message that registers a job; what is None keeps the profile's value.
+
+    Without ``marking`` the controller decides, by ``traffic`` and its fabric.
 
     Raises:
         ValueError: a number does not fit its protobuf field.
@@ -108,7 +116,6 @@ def job_spec(
             step_bits=step_bits,
             job_bits=job_bits,
             packets_per_step=packets_per_step,
-            enabled=enabled,
         ),
     )
     if match is not None:
@@ -117,6 +124,19 @@ def job_spec(
         spec.tag.CopyFrom(jobs_pb2.Tag(carrier=_CARRIER[tag.carrier], value=tag.value))
     if tau is not None:
         spec.overrides.tau.CopyFrom(jobs_pb2.Fraction(num=tau.numerator, den=tau.denominator))
+    if marking is not None:
+        spec.marking = _MARKING[marking]
+    if traffic is not None:
+        spec.traffic.CopyFrom(
+            jobs_pb2.Traffic(
+                sender=traffic.sender,
+                preset=traffic.preset,
+                step_bytes=traffic.step_bytes,
+                rtt_ns=traffic.rtt_ns,
+                mtu=traffic.mtu,
+                tenants=traffic.tenants,
+            )
+        )
     if mode is not None:
         spec.overrides.mode = _MODE[mode]
     if scope is not None:

@@ -398,6 +398,21 @@ class Fleet:
                     "spec.rings", f"{edge}: no path in the topology; link the two parts"
                 )
 
+    def neighbours(self, spec: JobSpec) -> list[str]:
+        """Return the names of live jobs whose packets may leave by ports that this one's may.
+
+        Raises:
+            SpecError: a host is unknown.
+        """
+        check_hosts(spec, self.topology)
+        mine = crossings(self.topology, self._routes, spec)
+        return [
+            job.spec.name
+            for job in self._jobs.values()
+            if job.spec.name != spec.name
+            and any(ports & job.ports.get(switch, frozenset()) for switch, ports in mine.items())
+        ]
+
     def _cannot(self, spec: JobSpec) -> dict[str, str]:
         """Return switch -> why it cannot find the job's packets, of the switches of its paths.
 

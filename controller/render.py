@@ -66,6 +66,7 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
             "enabled": params.enabled,
             "scope": _enum(jobs_pb2.Scope.Name(params.scope), "SCOPE_"),
         },
+        "marking": _marking_dict(params),
         "programming": [
             {
                 "switch": item.switch,
@@ -79,6 +80,28 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
         "problem": job.problem,
         "request_id": job.request_id,
     }
+
+
+def _marking_dict(params: jobs_pb2.MarkerParameters) -> dict[str, Any]:
+    decision = params.marking
+    choice = _enum(jobs_pb2.MarkingChoice.Name(decision.choice), "MARKING_CHOICE_")
+    return {
+        "on": params.enabled,
+        "choice": "unknown" if choice == "unspecified" else choice,
+        "reason": decision.reason,
+        "confidence": decision.confidence or None,
+        "closed_loop": decision.closed_loop,
+    }
+
+
+def marking_line(job: jobs_pb2.Job) -> Text:
+    """Return in one line whether a job is marked, and why."""
+    view = _marking_dict(job.parameters)
+    state = "on" if view["on"] else "off"
+    how = f", {view['choice']}" if view["choice"] == "auto" else ""
+    how += f", {view['confidence']}" if view["confidence"] not in {None, "none"} else ""
+    reason = f": {view['reason']}" if view["reason"] else ""
+    return Text(f"marking {state}{how}{reason}", overflow="fold")
 
 
 def _match_text(spec: jobs_pb2.JobSpec) -> str:
@@ -189,7 +212,7 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
             or f"{len(view['queue_pairs'])} queue pairs",
             view["match"],
             view["profile"],
-            f"{params['k']:.4g}" + ("" if params["enabled"] else " (paused)"),
+            f"{params['k']:.4g}" + ("" if params["enabled"] else " (not marking)"),
             params["scope"],
             _programming_text(view),
         )
@@ -244,6 +267,7 @@ def parameter_table(job: jobs_pb2.Job) -> Table:
     table.add_row("profile", view["profile"])
     for key, value in view["parameters"].items():
         table.add_row(key, "off" if value is None else f"{value:.4g}" if key == "k" else str(value))
+    table.add_row("marking", Text(marking_line(job).plain.removeprefix("marking ")))
     table.add_row("switches", _programming_text(view))
     return table
 

@@ -35,6 +35,7 @@ from ringstep.controller.jobs import (
     params_to_proto,
     spec_from_proto,
 )
+from ringstep.controller.marking import decide
 from ringstep.controller.programmer import Phase
 from ringstep.controller.store import (
     ExhaustedError,
@@ -120,7 +121,12 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                     f"{len(request.request_id)} characters; use at most {MAX_REQUEST_ID}",
                 )
             spec = spec_from_proto(request.spec)
+            decision = decide(
+                spec, request.spec.overrides, self._fleet.topology, self._fleet.neighbours(spec)
+            )
+            spec = replace(spec, params=decision.params)
             params = params_to_proto(spec.params, spec.scope)
+            params.marking.CopyFrom(decision.to_proto())
             job = await self._fleet.register(
                 spec,
                 spec_text(request.spec),
@@ -179,7 +185,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             id=stored.job_id,
             generation=stored.generation,
             spec=json_format.Parse(stored.spec, jobs_pb2.JobSpec()),
-            parameters=params_to_proto(job.spec.params, job.spec.scope),
+            parameters=json_format.Parse(stored.params, jobs_pb2.MarkerParameters()),
             programming=[self._programming(job, view) for view in self._fleet.programming(job)],
             created_unix_ms=stored.created_unix_ms,
             problem=job.problem,

@@ -17,7 +17,7 @@ from softswitches import SoftSwitch
 
 from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
 from ringstep.controller.config import ControllerConfig, P4RuntimeConfig, PipelineConfig
-from ringstep.controller.jobs import QueuePair
+from ringstep.controller.jobs import Marking, QueuePair
 from ringstep.controller.pipeline import Pipeline, load_pipeline
 from ringstep.controller.serve import running
 from ringstep.controller.v1 import switches_pb2
@@ -294,7 +294,7 @@ async def test_job_of_ultra_ethernet_is_followed_marked_and_forgotten(
         q_gate=Q_GATE_OFF,
         n_warmup=0,
         t_win_us=1 << 28,
-        enabled=True,
+        marking=Marking.ON,
     )
     with SoftSwitch(tmp_path, 1, PORTS) as switch:
 
