@@ -96,7 +96,11 @@ class SwitchView:
 
 @dataclass(frozen=True, slots=True)
 class BlockReading:
-    """One block as read from a switch; ``error`` instead of ``state`` where that failed."""
+    """One block as read from a switch; ``error`` instead of ``state`` where that failed.
+
+    On a switch with several pipes a block that serves ports of several is read from each: they are
+    as many states.
+    """
 
     block: int
     ports: tuple[int, ...]
@@ -492,17 +496,21 @@ class Fleet:
             return SwitchReading(switch, (), None, str(error))
         gate = asyncio.Semaphore(_STATE_READS_AT_ONCE)
 
-        async def read(key: int, block: int) -> BlockReading:
-            ports = tuple(sorted(job.ports[switch])) if key == ALL_PORTS else (key,)
+        async def read(block: int, ports: tuple[int, ...], port: int) -> BlockReading:
             try:
                 async with gate:
-                    return BlockReading(block, ports, await programmer.read_state(job_id, block))
+                    state = await programmer.read_state(job_id, block, port)
+                    return BlockReading(block, ports, state)
             except SessionError as error:
                 return BlockReading(block, ports, None, str(error))
 
-        reads: list[Awaitable[BlockReading]] = [
-            read(key, block) for key, block in sorted(job.stored.blocks[switch].items())
-        ]
+        reads: list[Awaitable[BlockReading]] = []
+        for key, block in sorted(job.stored.blocks[switch].items()):
+            of_pipe: dict[int, list[int]] = {}
+            for egress_port in sorted(job.ports[switch]) if key == ALL_PORTS else (key,):
+                asked = self._pipelines[switch].state_port(egress_port)
+                of_pipe.setdefault(asked, []).append(egress_port)
+            reads += [read(block, tuple(ports), port) for port, ports in of_pipe.items()]
         return SwitchReading(switch, tuple(await asyncio.gather(*reads)), counters)
 
     async def _restore(self, stored: StoredJob) -> LiveJob:

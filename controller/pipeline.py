@@ -22,6 +22,7 @@ from google.protobuf.text_format import ParseError
 from ringstep.protocol.limits import (
     ALPHA_BITS,
     BLOCK_BITS,
+    CPU_PORT,
     GENERATION_BITS,
     JOB_BITS,
     K_BITS,
@@ -32,6 +33,8 @@ from ringstep.protocol.limits import (
     PSN_BITS,
     QDEPTH_BITS,
     STEP_FIELD_BITS,
+    T2NA_LOCAL_PORT_MASK,
+    T2NA_RECIRC_PORT,
 )
 from ringstep.protocol.uec import JOB_ID_BITS
 
@@ -148,6 +151,20 @@ class Pipeline:
         return self.schema.tables.get(table) is not None
 
     @property
+    def is_t2na(self) -> bool:
+        """Whether the program is that for Tofino 2, whose state is per pipe."""
+        return bool(self.schema.p4info.pkg_info.arch == "t2na")
+
+    def state_port(self, egress_port: int) -> int:
+        """Return the port to which a packet-out asks for the state behind an egress port.
+
+        On Tofino 2 the pipe of a port is the upper bits of its number. Pipe 0 has the CPU port;
+        another pipe answers over its recirculation port.
+        """
+        pipe = egress_port & ~T2NA_LOCAL_PORT_MASK
+        return pipe | T2NA_RECIRC_PORT if self.is_t2na and pipe else CPU_PORT
+
+    @property
     def max_group_size(self) -> int:
         """Largest ECMP group the program takes; 0 where it names no bound."""
         return self.schema.action_profiles["ecmp"].max_group_size
@@ -176,12 +193,13 @@ def load_pipeline(
             f"{info_name}: not a P4Info in text form ({error}); use what "
             "p4c --p4runtime-files NAME.p4info.txtpb writes"
         ) from None
-    try:
-        json.loads(device_config)
-    except ValueError as error:
-        raise PipelineError(
-            f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
-        ) from None
+    if info.pkg_info.arch == "v1model":
+        try:
+            json.loads(device_config)
+        except ValueError as error:
+            raise PipelineError(
+                f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
+            ) from None
     pipeline = make_pipeline(info, device_config, info_name)
     return replace(pipeline, source=f"{info_name} with {json_name}")
 

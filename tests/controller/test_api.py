@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +428,33 @@ async def test_all_ports_of_a_switch_share_the_papers_block(
         reply = await client.state("a")
         state = next(switch for switch in reply.switches if switch.switch == "tor1")
         assert [list(block.egress_ports) for block in state.blocks] == [[1, 2, 11, 12]]
+
+
+async def test_state_on_tofino_2_is_read_from_every_pipe_of_a_block(
+    config: ControllerConfig, new_switch: NewSwitch, fabric_text: str, tmp_path: Path
+) -> None:
+    text = (files("ringstep") / "p4build" / "ringstep_v1model.p4info.txtpb").read_text()
+    (tmp_path / "t2na.p4info.txtpb").write_text(text.replace('arch: "v1model"', 'arch: "t2na"'))
+    (tmp_path / "tofino2.bin").write_bytes(b"\xff")
+    program = ProgramConfig(p4info=tmp_path / "t2na.p4info.txtpb", json=tmp_path / "tofino2.bin")
+    config.topology.write_text(
+        fabric_text.replace('"tor1:2"', '"tor1:130"').replace('"tor1:12"', '"tor1:300"')
+    )
+    tofino = config.model_copy(update={"pipeline": PipelineConfig(switch={"tor1": program})})
+    states = {(510, 0): STATE, (134, 0): replace(STATE, step_min=8)}
+    async with controller(tofino) as client:
+        tor1 = await new_switch(states_at=states)
+        await client.add_switch("tor1", tor1.address)
+        await client.wait_switches(["tor1"])
+        await client.register(job_spec("a", rings=RING, profile="paper"))
+        reply = await client.state("a")
+        (blocks,) = [switch.blocks for switch in reply.switches if switch.switch == "tor1"]
+        assert [(block.block, list(block.egress_ports), block.step_min) for block in blocks] == [
+            (0, [1, 11], 7), (0, [130], 8), (0, [300], 0),
+        ]  # fmt: skip
+        assert "is recirculation enabled on its port 262?" in blocks[2].error
+        # Ticks of 256 ns.
+        assert (blocks[0].win_start_us, blocks[0].now_us) == (1254, 1280)
 
 
 async def test_job_whose_host_left_the_topology_is_kept_with_the_reason(

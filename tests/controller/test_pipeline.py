@@ -43,6 +43,28 @@ def test_packaged_program_is_the_controllers() -> None:
     assert with_uec.has(UEC_TABLE)
 
 
+def test_a_port_of_tofino_2_is_asked_in_its_own_pipe() -> None:
+    info = packaged_p4info()
+    assert make_pipeline(info, b"", "x").state_port(300) == 510
+    info.pkg_info.arch = "t2na"
+    pipeline = make_pipeline(info, b"", "x")
+    assert [pipeline.state_port(port) for port in (1, 127, 128, 200, 256, 300, 400)] == [
+        510, 510, 134, 134, 262, 262, 390,
+    ]  # fmt: skip
+
+
+def test_only_a_v1model_program_is_json(tmp_path: Path) -> None:
+    binary = tmp_path / "tofino2.bin"
+    binary.write_bytes(b"\x00\xff")
+    info = packaged_p4info()
+    info.pkg_info.arch = "t2na"
+    path = tmp_path / "t2na.p4info.txtpb"
+    path.write_text(str(info))
+    assert load_pipeline(path, binary).is_t2na
+    with pytest.raises(PipelineError, match="not JSON"):
+        load_pipeline(device_json=binary)
+
+
 def test_every_table_with_entries_has_its_place_in_the_writing_order() -> None:
     assert set(TABLE_ORDER) == {*TABLES, *OPTIONAL_TABLES} - {"switch_config"}
 
