@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import grpc
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from ringstep.controller.advice import job_recommend
 from ringstep.controller.client import (
@@ -138,7 +139,8 @@ def _print(as_json: bool, data: object, *shown: RenderableType) -> None:
         return
     console = Console()
     for item in shown:
-        console.print(item)
+        # A reason is one line, however long: terminals wrap it, and scripts find it.
+        console.print(item, soft_wrap=isinstance(item, Text))
 
 
 def _ref(text: str) -> str | int:

@@ -275,6 +275,13 @@ def test_register_says_whether_it_marks_and_why(
     assert line in shown.stdout.splitlines()
 
 
+def test_reason_is_one_line_on_a_narrow_terminal(controller: Process) -> None:
+    environment = {"COLUMNS": "60", "RINGSTEP_CONTROLLER": controller.listen}
+    shown = CliRunner(env=environment).invoke(app, RING)
+    assert "no queue to mark in" in shown.stdout.splitlines()[-1]
+    assert shown.stdout.splitlines()[-1].startswith("marking off, auto")
+
+
 def test_job_of_ultra_ethernet_needs_its_program(folder: Path) -> None:
     plain = Process(folder, "--listen", "127.0.0.1:0")
     result = run(*RING, "--uec-job-id", "0xA00007", controller=plain)
