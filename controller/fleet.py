@@ -362,7 +362,7 @@ class Fleet:
                     now_unix_ms=time.time_ns() // 1_000_000,
                 )
             )
-            job = self._placed(stored, spec)
+            job = self._placed(stored, spec, cannot)
             self._admit(job)
             self._add_entries(job)
             return job
@@ -424,6 +424,8 @@ class Fleet:
             NoRuleTableError: none of them can.
         """
         table = RULE_TABLES[spec.match]
+        if all(pipeline.has(table) for pipeline in self._pipelines.values()):
+            return {}
         crossed = crossings(self.topology, self._routes, spec)
         cannot = [switch for switch in crossed if not self._pipelines[switch].has(table)]
         reason = (
@@ -524,16 +526,17 @@ class Fleet:
                 raise SpecError(
                     "spec", f"{conflict}; release one of the two, then restart the controller"
                 )
-            wanted = block_keys(self.topology, self._routes, spec, self._cannot(spec))
+            cannot = self._cannot(spec)
+            wanted = block_keys(self.topology, self._routes, spec, cannot)
             have = {switch: tuple(sorted(blocks)) for switch, blocks in stored.blocks.items()}
             if have != wanted:
                 stored = await self._in_store(partial(self._store.place, stored.job_id, wanted))
-            return self._placed(stored, spec)
+            return self._placed(stored, spec, cannot)
         except (SpecError, NoRuleTableError) as error:
             LOGGER.warning("job %s (%d): %s", spec.name, stored.job_id, error)
             return LiveJob(stored, spec, problem=str(error))
 
-    def _placed(self, stored: StoredJob, spec: JobSpec) -> LiveJob:
+    def _placed(self, stored: StoredJob, spec: JobSpec, cannot: Mapping[str, str]) -> LiveJob:
         placed = PlacedJob(stored.job_id, stored.generation, spec, stored.blocks)
         return LiveJob(
             stored,
@@ -541,7 +544,7 @@ class Fleet:
             rules=match_keys(self.topology, spec),
             entries=job_entries(self.topology, self._routes, placed),
             ports=crossings(self.topology, self._routes, spec),
-            cannot=self._cannot(spec),
+            cannot=cannot,
         )
 
     def _admit(self, job: LiveJob) -> None:
