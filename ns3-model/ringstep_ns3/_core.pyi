@@ -22,7 +22,11 @@ NO_VALUE: int
 """2**63 - 1: a time that did not come (an unfinished flow, step or job)."""
 
 def version() -> str:
-    """Return the versions of the core and of ns-3 in it, e.g. ``"ringstep-ns3 0.1.0, ns-3.44"``."""
+    """Return the versions of the core and of ns-3 in it.
+
+    For example ``"ringstep-ns3 0.1.0 (sources 0f3a91cd), ns-3.44"``: the digits are a hash of the
+    core's source files.
+    """
 
 # --- Congestion control -----------------------------------------------------------------------
 
@@ -793,6 +797,8 @@ class Simulation:
         """
     def warnings(self) -> list[str]:
         """Return set-ups that work but may surprise, e.g. PFC whose headroom can drop."""
+    def drops_done(self) -> list[int]:
+        """Return how many packets each rule of :meth:`Network.add_drop` took so far, in order."""
     def add_job(self, job: JobSpec) -> None:
         """Add a job before the run.
 

@@ -152,7 +152,9 @@ NB_MODULE(_core, m) {
     // no news.
     nb::set_leak_warnings(false);
     m.attr("NO_VALUE") = nb::int_(kNever);
-    m.def("version", [] { return "ringstep-ns3 0.1.0, " + Ns3Bridge::version(); });
+    m.def("version", [] {
+        return "ringstep-ns3 0.1.0 (sources " RINGSTEP_CORE_SOURCES "), " + Ns3Bridge::version();
+    });
     m.def("memory_peak_bytes", &memory_peak_bytes);
     m.def("dcqcn_preset_names", &dcqcn_preset_names);
     m.def("dcqcn_preset", &dcqcn_preset, "name"_a, "link_rate_bps"_a);
@@ -510,6 +512,7 @@ NB_MODULE(_core, m) {
             },
             "network"_a, "transport"_a, nb::kw_only(), "seed"_a = 1, "stats"_a = StatsConfig())
         .def("warnings", &Simulation::warnings)
+        .def("drops_done", &Simulation::drops_done)
         .def("add_job", &Simulation::add_job, "job"_a)
         .def("add_flow", &Simulation::add_flow, "flow"_a)
         .def(

@@ -101,6 +101,11 @@ class Model {
     void set_planned(int job_id, bool on);
     void set_marker(std::uint16_t job, const MarkerParams& params);  // job: index + 1
     std::vector<std::string> warnings() const;
+    std::vector<std::int64_t> drops_done() const {
+        std::vector<std::int64_t> done;
+        for (const DropRule& rule : drops_) done.push_back(rule.done);
+        return done;
+    }
     void set_sink(MessageSink* sink) { sink_ = sink; }
     void start();  // when all is known, before the first event
 
