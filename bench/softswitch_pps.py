@@ -96,7 +96,7 @@ def with_entries(text: str) -> str:
     for index in range(OUT_PORTS):
         port, path = FIRST_OUT_PORT + index, 1 + index
         hop = {"port": port, "src_mac": 0x020000000001, "dst_mac": 0x02000000AA02}
-        red = {"q_min": 40, "q_max": 120, "p_max": 6553}
+        red = {"q_min": 40, "q_max": 120, "p_max": 6553, "gap": 20}
         for table, match, arguments in (
             ("job_by_dst_qp", [mapped, FIRST_QP + index], {"job": JOB, "path_id": path}),
             ("planned_path", [path], hop),
