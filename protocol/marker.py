@@ -29,6 +29,12 @@ from ringstep.protocol.tag import TagLayout
 
 _PSN_MASK: Final = (1 << PSN_BITS) - 1
 _PSN_HALF: Final = 1 << (PSN_BITS - 1)
+LATENESS_US: Final = 1 << 16
+"""A packet whose time is before the window's start, by no more than this, does not end the window.
+
+BMv2's egress threads take their time before they wait for the block, so the packet that comes
+after the one that began the window may have the earlier time.
+"""
 _CLOCK_MASK: Final = (1 << CLOCK_BITS) - 1
 _COUNT_MASK: Final = (1 << COUNT_BITS) - 1
 
@@ -272,7 +278,7 @@ class Marker:
             b.cnt_total = b.cnt_op = 0
             b.win_start, b.generation = now, p.generation
 
-        if (now - b.win_start) & _CLOCK_MASK >= p.t_win:
+        if p.t_win <= (now - b.win_start) & _CLOCK_MASK <= _CLOCK_MASK - LATENESS_US:
             if b.cnt_total > p.n_sample:
                 if b.cnt_op * p.tau_den >= p.tau_num * b.cnt_total:
                     b.alpha = min(b.alpha + 1, p.alpha_max)

@@ -329,6 +329,26 @@ def test_ports_that_update_one_job_at_once_lose_nothing(wire: WireBench) -> None
     assert wire.block(BLOCK)["cnt_total"] == sent + len(lasts)
 
 
+def test_ports_that_meet_in_a_fresh_block_lose_nothing(wire: WireBench) -> None:
+    """BMv2 takes a packet's time before it waits for the block. Who comes second may so have the
+    earlier time; that must not end the window that the first one has begun."""
+    wire.hosts(*THREADS)
+    wire.job_params(JOB, MarkerParams(k=0, q_gate=None, t_win=NEVER, mode=ProgressMode.PER_STEP))
+    for port in THREADS:
+        wire.job_by_dst_qp(host(port), 0x11, JOB)
+    burst = [
+        (9, build(frame(dst_ip=host(port), sport=0xC003, psn=1000 + at)))
+        for at in range(10)
+        for port in THREADS
+    ]
+    # About one in forty such bursts found the mistake.
+    for block in range(100, 220):
+        for port in THREADS:
+            wire.block_map(JOB, port, block)
+        assert all(len(out) == 1 for out in wire.engine.exchange(burst, len(burst)))
+        assert wire.block(block)["cnt_total"] == len(burst)
+
+
 def test_such_a_burst_finds_an_update_that_is_split_over_actions(engine: Engine) -> None:
     """The control to the test above: a counter in one action, and one in two. On BMv2 the second
     loses packets; the software switch runs one packet after the other and loses none."""

@@ -12,7 +12,14 @@ from committed_program import JOB_COUNTERS, Bench, host
 from random_jobs import PORTS, Job, next_packet, random_params
 from sample_frames import frame
 
-from ringstep.protocol.marker import JobCounters, Marker, ProgressMode, Scope
+from ringstep.protocol.marker import (
+    LATENESS_US,
+    JobCounters,
+    Marker,
+    MarkerParams,
+    ProgressMode,
+    Scope,
+)
 from ringstep.protocol.rocev2 import build, is_last, parse
 
 PACKETS = 600
@@ -91,3 +98,16 @@ def test_three_jobs_agree_with_three_references(seed: int, v6: bool) -> None:
     for job in jobs:
         counted = {f: bench.counter(alias, job.number) for f, alias in JOB_COUNTERS.items()}
         assert JobCounters(**counted) == job.marker.counters
+
+
+@pytest.mark.parametrize("late", [1, 50, LATENESS_US, LATENESS_US + 1, 1 << 40])
+def test_a_time_from_before_the_window_ends_it_where_the_reference_says(late: int) -> None:
+    bench, marker = Bench(), Marker(MarkerParams(t_win=50), Scope.SWITCH)
+    bench.hosts(1, 2)
+    bench.job_params(1, marker.params)
+    for port, now in ((1, 1 << 41), (2, (1 << 41) - late), (2, (1 << 41) - late + 49)):
+        bench.job_by_dst_qp(host(port), 1, 1)
+        bench.block_map(1, port, 4)
+        bench.send(build(frame(dst_ip=host(port), sport=0xC003, psn=9, dest_qp=1)), now)
+        marker.on_packet(now, 3, 9, False, True, 0, port=port)
+        assert bench.block(4) == marker.block(port).as_dict()

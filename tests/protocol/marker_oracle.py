@@ -117,7 +117,7 @@ class OracleJob:
 
     def _window(self, state: OracleBlock, now: int) -> OracleBlock:
         p = self.params
-        if (now - state.since) % 2**48 < p.t_win:
+        if (now - state.since) % 2**48 < p.t_win or (state.since - now) % 2**48 <= 2**16:
             return state
         alpha = state.alpha
         if len(state.window) > p.n_sample:

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ringstep.protocol.marker import (
+    LATENESS_US,
     Anchor,
     Block,
     Decision,
@@ -243,6 +244,18 @@ def test_a_repeated_packet_moves_neither_step_min_nor_psn_rec(
         assert (b.step_min, b.psn_rec, b.alpha, b.win_start) == before
 
 
+@given(params(), uint(48), st.integers(1, LATENESS_US))
+def test_a_packet_with_a_time_from_before_the_window_does_not_end_it(
+    p: MarkerParams, now: int, early: int
+) -> None:
+    marker, pkt = Marker(p), Pkt(0, 3, 9, False, True, 0, 0, False, 1)
+    one(marker, pkt, now)
+    one(marker, pkt, (now - early) % CLOCK)
+    assert (marker.block(1).cnt_total, marker.block(1).win_start) == (2, now)
+    one(marker, pkt, (now - LATENESS_US - 1) % CLOCK)
+    assert marker.block(1).cnt_total == 1
+
+
 @given(params(), traffic(), uint(48))
 def test_the_origin_of_the_clock_does_not_matter(
     p: MarkerParams, packets: list[Pkt], shift: int
@@ -368,7 +381,7 @@ def test_any_state_heals_within_ten_steps_and_255_windows(
 
     - anchors: once every slot has seen two different steps, 8 steps;
     - step_min and psn_rec: with the next end of a step;
-    - the window: with the next packet t_win later;
+    - the window: with the next packet that is t_win and LATENESS_US later;
     - alpha: with as many windows as lead to where windows of this kind take it, 255 at most.
 
     From then on every decision is the same.
@@ -394,7 +407,7 @@ def test_any_state_heals_within_ten_steps_and_255_windows(
         assert sick.anchors == fresh.anchors
 
     step, at = first + 10, 0 if per_step else psn + 10 * count
-    both([replace(ring_step(step, at, count)[0], gap=p.t_win)])
+    both([replace(ring_step(step, at, count)[0], gap=p.t_win + LATENESS_US)])
     assert replace(b, alpha=0) == replace(f, alpha=0)
 
     quiet = [replace(pkt, gap=0, last=False) for pkt in ring_step(step, at, p.n_sample + 2)]

@@ -116,8 +116,10 @@ control Marker(inout headers_t hdr,
             since = now;
         }
 
-        // 2. The window.
-        if (now - since >= (clock_t)meta.params.t_win) {
+        // 2. The window. A packet of another thread may have a time from before its start, by up
+        // to 2^16 us; it does not end it.
+        clock_t passed = now - since;
+        if (passed >= (clock_t)meta.params.t_win && passed < 0xFFFFFFFF0000) {
             if (total > (count_t)meta.params.n_sample) {
                 bit<40> outpacing = (bit<40>)op * (bit<40>)meta.params.tau_den;
                 bit<40> tolerated = (bit<40>)total * (bit<40>)meta.params.tau_num;
