@@ -21,6 +21,7 @@ from rich.table import Table
 
 from ringstep.lab.leafspine import Engine, LeafSpine
 from ringstep.lab.mininet_env import LabUnavailable
+from ringstep.lab.priority import Scheduling
 from ringstep.lab.processes import ChildFailed
 from ringstep.lab.results import write_atomically
 
@@ -86,6 +87,13 @@ EngineOption = Annotated[
 ]
 Payload = Annotated[
     int, typer.Option("--payload", help="Bytes that a full packet carries, at most 8192.")
+]
+SchedulingOption = Annotated[
+    Scheduling,
+    typer.Option(
+        "--scheduling",
+        help="realtime: switches and NICs get a CPU at once (SCHED_RR). normal: they wait in turn.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
@@ -159,6 +167,7 @@ def up(
     oversubscription: Oversubscription = 2.0,
     engine: EngineOption = Engine.SOFTSWITCH,
     payload: Payload = 8192,
+    scheduling: SchedulingOption = Scheduling.REALTIME,
     cli: Annotated[
         bool, typer.Option("--cli", help="Mininet's command line instead of waiting for ctrl-C.")
     ] = False,
@@ -180,7 +189,7 @@ def up(
     console = Console(stderr=as_json)
     is_up = False
     try:
-        with _failures_told(), _brought_up(fabric, console) as lab:
+        with _failures_told(), _brought_up(fabric, scheduling, console) as lab:
             is_up = True
             where = lab.where
             if as_json:
@@ -198,10 +207,15 @@ def up(
 
 
 @contextlib.contextmanager
-def _brought_up(fabric: LeafSpine, console: Console) -> Iterator[MininetLab]:
+def _brought_up(
+    fabric: LeafSpine, scheduling: Scheduling, console: Console
+) -> Iterator[MininetLab]:
     from ringstep.lab.mininet_lab import mininet_lab
 
-    with console.status("bringing up the lab") as spinner, mininet_lab(fabric) as lab:
+    with (
+        console.status("bringing up the lab") as spinner,
+        mininet_lab(fabric, scheduling) as lab,
+    ):
         spinner.stop()
         yield lab
         spinner.update("taking down the lab")
@@ -341,6 +355,7 @@ def run(
     oversubscription: Oversubscription = 2.0,
     engine: EngineOption = Engine.SOFTSWITCH,
     payload: Payload = 8192,
+    scheduling: SchedulingOption = Scheduling.REALTIME,
     size: Annotated[
         str, typer.Option("--size", metavar="SIZE", help="Bytes that every rank brings along.")
     ] = "4MiB",
@@ -407,7 +422,7 @@ def run(
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error.strerror}") from None
     console = Console(stderr=as_json)
-    with _failures_told(), _lab_to_use(fabric, console) as (where, check):
+    with _failures_told(), _lab_to_use(fabric, scheduling, console) as (where, check):
         experiment = _measured(where, params, check, console)
     _report(experiment, out, as_json, console)
     if experiment.interrupted:
@@ -416,7 +431,7 @@ def run(
 
 @contextlib.contextmanager
 def _lab_to_use(
-    fabric: LeafSpine, console: Console
+    fabric: LeafSpine, scheduling: Scheduling, console: Console
 ) -> Iterator[tuple[RunningLab, Callable[[], None]]]:
     """Yield the lab that is up, or one brought up for this block, and what checks that it lives."""
     from ringstep.lab.mininet_env import require_lab
@@ -432,7 +447,7 @@ def _lab_to_use(
             )
         yield where, _check_running
         return
-    with _brought_up(fabric, console) as lab:
+    with _brought_up(fabric, scheduling, console) as lab:
         yield lab.where, lab.check
 
 
@@ -458,10 +473,13 @@ def _measured(
             TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
             transient=True,
+            # A thread of its own would hold up the one that moves packets.
+            auto_refresh=False,
         ) as progress,
     ):
         fabric = rig.fabric
         task = progress.add_task("first run", total=expected_s(params, fabric, runs))
+        progress.refresh()
 
         def on_run(planned: Planned, run: RingRun) -> None:
             nonlocal done
@@ -472,6 +490,7 @@ def _measured(
                 description=f"run {done}/{len(runs)}: seed {planned.seed}, {planned.paths}, "
                 f"marker {planned.marking}: {run.cct_ms:.0f} ms",
             )
+            progress.refresh()
 
         return measure(rig, check, on_run)
 

@@ -32,6 +32,7 @@ from ringstep.lab.leftovers import (
     state_path,
 )
 from ringstep.lab.mininet_env import LabUnavailable, load_mininet, require_lab
+from ringstep.lab.priority import Scheduling, prefer
 from ringstep.lab.processes import Child, ringstep
 from ringstep.lab.results import write_atomically
 
@@ -75,6 +76,8 @@ class RunningLab:
     topology_toml: str
     hosts: dict[str, HostPlace]
     parts: tuple[PartPlace, ...]
+    scheduling: Scheduling
+    """What the switches got; NICs take the same."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what :meth:`from_json` takes."""
@@ -89,6 +92,7 @@ class RunningLab:
             "fabric": {**shape, "engine": str(self.fabric.engine)},
             "controller": self.controller,
             "topology_toml": self.topology_toml,
+            "scheduling": str(self.scheduling),
             "hosts": {name: place.pid for name, place in self.hosts.items()},
             "parts": [
                 [part.name, part.what, part.pid, part.address, part.note] for part in self.parts
@@ -109,6 +113,7 @@ class RunningLab:
                 name: HostPlace(fabric.host_sites[name], pid) for name, pid in data["hosts"].items()
             },
             parts=tuple(PartPlace(*part) for part in data["parts"]),
+            scheduling=Scheduling(data["scheduling"]),
         )
 
 
@@ -121,8 +126,10 @@ def running_lab() -> RunningLab | None:
 class MininetLab:
     """A lab that this process owns."""
 
-    def __init__(self, fabric: LeafSpine, scratch: Path, net: Any) -> None:
+    def __init__(self, fabric: LeafSpine, scratch: Path, net: Any, scheduling: Scheduling) -> None:
         self.fabric = fabric
+        self.scheduling = scheduling
+        """What to ask the kernel for."""
         self.scratch = scratch
         self.net = net
         """The ``mininet.net.Mininet``."""
@@ -230,7 +237,15 @@ class MininetLab:
                 for name, site in self.fabric.host_sites.items()
             },
             parts=(*self._switch_parts(), self._controller_part(target)),
+            scheduling=self._schedule(),
         )
+
+    def _schedule(self) -> Scheduling:
+        if self.scheduling is Scheduling.REALTIME and prefer(
+            switch.process.pid for switch in self.switches.values() if switch.process is not None
+        ):
+            return Scheduling.REALTIME
+        return Scheduling.NORMAL
 
     def _switch_parts(self) -> Iterator[PartPlace]:
         for switch in self.switches.values():
@@ -278,7 +293,9 @@ class MininetLab:
 
 
 @contextlib.contextmanager
-def mininet_lab(fabric: LeafSpine) -> Iterator[MininetLab]:
+def mininet_lab(
+    fabric: LeafSpine, scheduling: Scheduling = Scheduling.REALTIME
+) -> Iterator[MininetLab]:
     """Bring a lab up for the length of the block; leaving it leaves nothing behind.
 
     Raises:
@@ -305,7 +322,7 @@ def mininet_lab(fabric: LeafSpine) -> Iterator[MininetLab]:
         stack.callback(remove_state)
         _write_state({})
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringstep-lab-")))
-        lab = MininetLab(fabric, scratch, _empty_net())
+        lab = MininetLab(fabric, scratch, _empty_net(), scheduling)
         stack.callback(_without_interrupts, lab.stop)
         lab.build()
         lab.start()

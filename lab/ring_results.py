@@ -288,7 +288,7 @@ def table(experiment: RingExperiment) -> Table:
         f"(bound {experiment.bound_ms:.0f})",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        collapse_padding=True,
+        padding=0,
     )
     for name in ("paths", "marker"):
         out.add_column(name, no_wrap=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ringstep.controller.client import (
     Q_GATE_OFF,
@@ -37,6 +37,7 @@ from ringstep.lab.leafspine import REFERENCE_RATE_BPS, LeafSpine
 from ringstep.lab.mininet_lab import RunningLab
 from ringstep.lab.netns import open_wire
 from ringstep.lab.pace import PROBE_PACKETS, CpuMeter, Pace, flow_time_us, load_average
+from ringstep.lab.priority import preferred_thread
 from ringstep.lab.ring_results import RingExperiment, RingRun, StepRow
 from ringstep.lab.steering import LAYOUT, Paths, Steering
 from ringstep.protocol.marker import ProgressMode, k_fixed
@@ -160,6 +161,15 @@ def expected_s(params: RingParams, fabric: LeafSpine, runs: Sequence[Planned]) -
     bound_s = RingBound(fabric, params.size).total_us * 1e-6
     overhead_s = 1.2
     return sum(bound_s * (1.3 if r.paths is not Paths.ECMP else 2.2) + overhead_s for r in runs)
+
+
+class _Signs(NamedTuple):
+    """How the machine did during one collective."""
+
+    busy: float
+    waited: float
+    lag_p99_us: float
+    lag_max_us: float
 
 
 class RingRig:
@@ -368,14 +378,13 @@ class RingRig:
             stack.callback(self._quiet)
             stack.callback(collective.close)
             background = self._background(planned, stack, background_tag)
-            busy, waited = self._drive(collective, starts, background)
+            signs = self._drive(collective, starts, background)
             collective.check_sums()
             counted = self._release()
             rows = self._rows(collective)
             background_bytes = background.tx.stats.tx_bytes if background else 0
         # The background's last packets must be off the links before the next single flow.
         self.loop.run(lambda: False, self.loop.now_us + 30_000)
-        lag_p99, lag_max = (self.loop.lag.quantile(share) for share in (0.99, 1.0))
         return RingRun(
             seed=planned.seed,
             paths=str(planned.paths),
@@ -388,11 +397,11 @@ class RingRig:
             steps=rows,
             pace=Pace(
                 single_flow=min(flow_before, self.single_flow()),
-                lag_p99_ms=_ms(lag_p99),
-                lag_max_ms=_ms(lag_max),
+                lag_p99_ms=_ms(signs.lag_p99_us),
+                lag_max_ms=_ms(signs.lag_max_us),
                 lag_limit_ms=_ms(self.slack_us),
-                cpu_wait=waited,
-                cpu_busy=busy,
+                cpu_wait=signs.waited,
+                cpu_busy=signs.busy,
                 load=load_average(),
             ),
         )
@@ -402,8 +411,8 @@ class RingRig:
         collective: RingAllReduce,
         starts_us: Sequence[float],
         background: BackgroundFlow | None,
-    ) -> tuple[float, float]:
-        """Run a collective to its end; return the greatest CPU shares, computed and waited."""
+    ) -> _Signs:
+        """Run a collective to its end."""
         loop = self.loop
         loop.forget_timers()
         loop.lag.samples.clear()
@@ -420,10 +429,11 @@ class RingRig:
             raise CollectiveFailed(
                 f"not done after {patience_us * 1e-6:.0f} s: {collective.progress()}"
             )
-        shares = self._meter.shares()
+        busy, waited = self._meter.shares()
+        lag_p99, lag_max = (loop.lag.quantile(share) for share in (0.99, 1.0))
         # What is still under way belongs to this run's counts.
         loop.run(lambda: False, loop.now_us + 50_000)
-        return shares
+        return _Signs(busy, waited, lag_p99, lag_max)
 
     def _rows(self, collective: RingAllReduce) -> list[StepRow]:
         begun = collective.started_us
@@ -487,18 +497,27 @@ def measure(
         check: raises where a part of the lab has ended.
         on_run: told of every run.
     """
-    params = rig.params
     experiment = RingExperiment(parameters=describe(rig), bound_ms=_ms(rig.bound.total_us))
     try:
-        for planned in plan_runs(params):
-            check()
-            run = rig.run_once(planned)
-            experiment.runs.append(run)
-            if on_run is not None:
-                on_run(planned, run)
+        with preferred_thread(rig.lab.scheduling):
+            _measure(rig, check, on_run, experiment)
     except KeyboardInterrupt:
         experiment.interrupted = True
     return experiment
+
+
+def _measure(
+    rig: RingRig,
+    check: Callable[[], None],
+    on_run: Callable[[Planned, RingRun], None] | None,
+    experiment: RingExperiment,
+) -> None:
+    for planned in plan_runs(rig.params):
+        check()
+        run = rig.run_once(planned)
+        experiment.runs.append(run)
+        if on_run is not None:
+            on_run(planned, run)
 
 
 def describe(rig: RingRig) -> dict[str, Any]:
@@ -518,7 +537,7 @@ def describe(rig: RingRig) -> dict[str, Any]:
     shown["steps"] = rig.bound.steps
     shown["dcqcn"] = asdict(rig.fabric.dcqcn(params.preset))
     shown["marker"] = {name: asdict(rig.fabric.marker(name)) for name in ("paper", "ringstep")}
-    shown["k"] = params.k
+    shown["scheduling"] = str(rig.lab.scheduling)
     shown["background_flow"] = {
         "from": "b1", "to": "b2", "rate_bps": rig.fabric.uplink_bps * params.background_share
     }  # fmt: skip
