@@ -225,7 +225,9 @@ def _brought_up(
 def _keep(lab: MininetLab, cli: bool) -> None:
     if cli:
         from mininet.cli import CLI
+        from mininet.log import setLogLevel
 
+        setLogLevel("output")
         CLI(lab.net)
         return
     while True:
@@ -358,7 +360,7 @@ def run(
     scheduling: SchedulingOption = Scheduling.REALTIME,
     size: Annotated[
         str, typer.Option("--size", metavar="SIZE", help="Bytes that every rank brings along.")
-    ] = "4MiB",
+    ] = "2MiB",
     seeds: Annotated[
         str, typer.Option("--seeds", metavar="1..N", help="One run of each variant per seed.")
     ] = "1..5",

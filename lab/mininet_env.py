@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +47,10 @@ def load_mininet() -> None:
         else:
             raise LabUnavailable(f"Mininet is not installed; {HOW_TO_INSTALL}")
     try:
-        importlib.import_module("mininet.net")
+        with warnings.catch_warnings():
+            # distutils, which Python 3.11 warns of: see below for what comes after it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module("mininet.net")
     except ImportError as error:
         raise LabUnavailable(
             f"Mininet does not fit Python {sys.version_info.major}.{sys.version_info.minor} "

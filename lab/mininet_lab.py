@@ -33,7 +33,7 @@ from ringstep.lab.leftovers import (
 )
 from ringstep.lab.mininet_env import LabUnavailable, load_mininet, require_lab
 from ringstep.lab.priority import Scheduling, prefer
-from ringstep.lab.processes import Child, ringstep
+from ringstep.lab.processes import Child, Process, ringstep
 from ringstep.lab.results import write_atomically
 
 if TYPE_CHECKING:
@@ -284,12 +284,18 @@ class MininetLab:
 
     def stop(self) -> None:
         """Take everything down; safe at any stage of bringing it up."""
+        processes: list[Process] = [
+            switch.process for switch in self.switches.values() if switch.process is not None
+        ]
         if self.controller is not None:
-            self.controller.stop()
-        for switch in self.switches.values():
-            if switch.process is not None:
-                switch.process.stop()
-        self.net.stop()
+            processes.append(self.controller)
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.stop()
+        # Mininet asks shells that may be dead by now; what it leaves is found by its mark.
+        with contextlib.suppress(Exception):
+            self.net.stop()
 
 
 @contextlib.contextmanager

@@ -73,10 +73,15 @@ class Process:
         if (status := self._process.poll()) is not None:
             raise ChildFailed(f"{self.name} ended with status {status}; {self._last_words()}")
 
-    def stop(self) -> None:
-        """End the child: SIGTERM, then SIGKILL. Safe to call twice."""
+    def terminate(self) -> None:
+        """Ask the process to end, without waiting."""
         if self._process.poll() is None:
             self._process.terminate()
+
+    def stop(self) -> None:
+        """End the child: SIGTERM, then SIGKILL. Safe to call twice."""
+        self.terminate()
+        if self._process.poll() is None:
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:

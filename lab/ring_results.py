@@ -228,7 +228,6 @@ class RingExperiment:
     """What the collective needs with planned paths and links to itself."""
     runs: list[RingRun] = field(default_factory=list)
     interrupted: bool = False
-    drops: Mapping[str, Any] = field(default_factory=dict)
 
     def summaries(self) -> list[Summary]:
         """Return the variants in the order of their first run."""

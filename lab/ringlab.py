@@ -72,7 +72,7 @@ class RingParams:
         ValueError: a parameter is outside its range; the text names it.
     """
 
-    size: int = 4 << 20
+    size: int = 2 << 20
     """Bytes that every rank brings along."""
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     paths: tuple[Paths, ...] = (Paths.ECMP, Paths.PLANNED)

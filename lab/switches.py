@@ -86,19 +86,13 @@ class SoftSwitchNode(ProcessSwitch):
     def launch(self) -> Process:
         """Start ``ringstep softswitch run``."""
         command = ringstep(
-            "softswitch", "run", "--device-id", str(self.site.device_id), "--grpc", "127.0.0.1:0",
-            "--stats-file", str(self.stats_file),
-        )  # fmt: skip
+            "softswitch", "run", "--device-id", str(self.site.device_id), "--grpc", "127.0.0.1:0"
+        )
         for port, rate_bps in self.site.port_rates_bps.items():
             queue = f"rate_bps:{rate_bps:.0f},capacity:{self.fabric.queue_packets}"
             command += ["--port", f"{port}=afpacket:{self.site.interface(port)}"]
             command += ["--queue", f"{port}={queue}"]
         return Child(self.name, command, self.scratch)
-
-    @property
-    def stats_file(self) -> Path:
-        """Where the switch writes its counts when it ends."""
-        return self.scratch / f"{self.name}.stats.json"
 
     def wait_ready(self) -> None:
         """Wait for the ready file."""
