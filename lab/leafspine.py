@@ -234,6 +234,15 @@ class LeafSpine:
                 sites[cable.b].port_rates_bps[cable.b_port] = cable.rate_bps
         return sites
 
+    @property
+    def root_interfaces(self) -> tuple[str, ...]:
+        """Names of the interfaces in the root namespace: the switches' ports."""
+        return tuple(
+            switch.interface(port)
+            for switch in self.switch_sites.values()
+            for port in switch.port_rates_bps
+        )
+
     def gateway_mac(self, host: str) -> int:
         """Return the MAC address that a host sends to: its leaf's."""
         return self.switch_sites[self.host_sites[host].leaf].mac

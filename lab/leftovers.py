@@ -1,8 +1,9 @@
 """What a lab leaves in the system while it runs, and how to take it away when its owner is gone.
 
 Everything that a lab starts carries its mark: processes the environment variable
-``RINGSTEP_LAB``, interfaces of the root namespace an alias. Nothing else is ever touched, so a lab
-can be cleaned up without knowing more of it, and without harm to other users of Mininet.
+``RINGSTEP_LAB``, interfaces of the root namespace an alias. Between its making and its marking an
+interface is known by the name that the lab's state file foretold. Nothing else is ever touched, so
+cleaning up does no harm to other users of Mininet.
 """
 
 from __future__ import annotations
@@ -104,8 +105,22 @@ def marked_interfaces() -> list[str]:
     return sorted(found)
 
 
+def announced_interfaces() -> list[str]:
+    """Return the interfaces that there are of those that the state file foretold."""
+    try:
+        names = json.loads(state_path().read_text())["interfaces"]
+        return present_interfaces(names)
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def present_interfaces(names: Iterable[str]) -> list[str]:
+    """Return those of some interfaces that this namespace has."""
+    return [name for name in names if Path("/sys/class/net", name).exists()]
+
+
 def remove_leftovers() -> tuple[int, int]:
-    """End marked processes and delete marked interfaces; return how many of each there were.
+    """End marked processes and delete the lab's interfaces; return how many of each there were.
 
     The network namespaces of Mininet's hosts have no names: they end with their last process.
     """
@@ -117,7 +132,7 @@ def remove_leftovers() -> tuple[int, int]:
     while (left := marked_processes()) and time.monotonic() < deadline:
         time.sleep(0.05)
     _signal(left, signal.SIGKILL)
-    interfaces = marked_interfaces()
+    interfaces = sorted({*marked_interfaces(), *announced_interfaces()})
     for name in interfaces:
         # Deleting one end of a pair deletes the other.
         subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)

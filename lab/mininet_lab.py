@@ -25,7 +25,9 @@ from ringstep.lab.leftovers import (
     ALIAS,
     MARK,
     Owner,
+    announced_interfaces,
     marked_interfaces,
+    present_interfaces,
     read_state,
     remove_leftovers,
     remove_state,
@@ -33,7 +35,7 @@ from ringstep.lab.leftovers import (
 )
 from ringstep.lab.mininet_env import LabUnavailable, load_mininet, require_lab
 from ringstep.lab.priority import Scheduling, prefer
-from ringstep.lab.processes import Child, Process, ringstep
+from ringstep.lab.processes import Child, ChildFailed, Process, ringstep
 from ringstep.lab.results import write_atomically
 
 if TYPE_CHECKING:
@@ -318,21 +320,32 @@ def mininet_lab(
         from ringstep.lab.switches import find_bmv2
 
         find_bmv2()
-    if stale := marked_interfaces():
+    if stale := marked_interfaces() or announced_interfaces():
         raise LabUnavailable(
             f"an earlier lab left {', '.join(stale[:4])} behind; clean up with `ringstep lab down`"
         )
+    if taken := present_interfaces(fabric.root_interfaces):
+        raise LabUnavailable(
+            f"interfaces of the lab's names exist already: {', '.join(taken[:4])}; if they are of "
+            "a Mininet of yours, end it first"
+        )
     with contextlib.ExitStack() as stack:
         stack.enter_context(_mark_environment())
-        stack.callback(_without_interrupts, remove_leftovers)
         stack.callback(remove_state)
-        _write_state({})
+        stack.callback(_without_interrupts, remove_leftovers)
+        _write_state({"interfaces": list(fabric.root_interfaces)})
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ringstep-lab-")))
         lab = MininetLab(fabric, scratch, _empty_net(), scheduling)
         stack.callback(_without_interrupts, lab.stop)
-        lab.build()
-        lab.start()
-        _write_state({"lab": lab.where.to_json()})
+        try:
+            lab.build()
+            lab.start()
+        except (LabFailed, ChildFailed, LabUnavailable):
+            raise
+        except Exception as error:
+            # Mininet raises plain exceptions.
+            raise LabFailed(f"Mininet: {str(error).strip()}") from error
+        _write_state({"interfaces": list(fabric.root_interfaces), "lab": lab.where.to_json()})
         yield lab
 
 

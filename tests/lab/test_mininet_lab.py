@@ -18,7 +18,13 @@ from typing import Any
 
 import pytest
 
-from ringstep.lab.leftovers import STATE_ENV, marked_interfaces, marked_processes
+from ringstep.lab.leafspine import LeafSpine
+from ringstep.lab.leftovers import (
+    STATE_ENV,
+    marked_interfaces,
+    marked_processes,
+    present_interfaces,
+)
 from ringstep.lab.mininet_env import why_not
 
 RINGSTEP = [sys.executable, "-m", "ringstep.cli"]
@@ -45,10 +51,12 @@ def machine(only_lab: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def assert_clean() -> None:
-    assert wait_for(lambda: not marked_interfaces() and not marked_processes()), (
-        marked_interfaces(),
-        marked_processes(),
-    )
+    names = LeafSpine(hosts=4, leaves=2).root_interfaces
+
+    def left() -> tuple[list[str], list[str], list[int]]:
+        return marked_interfaces(), present_interfaces(names), marked_processes()
+
+    assert wait_for(lambda: not any(left())), left()
 
 
 def wait_for(condition: Callable[[], bool], patience_s: float = 60) -> bool:
