@@ -124,18 +124,23 @@ def _fabric(
     )
 
 
+class _Terminated(BaseException):
+    """The lab was asked to end; Mininet's command line catches KeyboardInterrupt for itself."""
+
+
 @contextlib.contextmanager
-def _hangup_interrupts() -> Iterator[None]:
-    """A closed terminal ends the lab as ctrl-C does."""
+def _signals_raise(kind: type[BaseException], *numbers: signal.Signals) -> Iterator[None]:
+    """Have signals raise an exception in the main thread for the length of the block."""
 
     def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+        raise kind
 
-    before = signal.signal(signal.SIGHUP, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -146,7 +151,8 @@ def _failures_told() -> Iterator[None]:
     from ringstep.lab.steering import NoPortFound
 
     try:
-        with _hangup_interrupts():
+        # A closed terminal ends the lab as ctrl-C does.
+        with _signals_raise(KeyboardInterrupt, signal.SIGHUP):
             yield
     except LabUnavailable as error:
         _fail(str(error), BAD_INPUT)
@@ -200,6 +206,8 @@ def up(
             if ready_file is not None:
                 write_atomically(ready_file, json.dumps(where.to_json()) + "\n")
             _keep(lab, cli)
+    except _Terminated:
+        pass
     except KeyboardInterrupt:
         if not is_up:
             raise
@@ -228,7 +236,10 @@ def _keep(lab: MininetLab, cli: bool) -> None:
         from mininet.log import setLogLevel
 
         setLogLevel("output")
-        CLI(lab.net)
+        # There ctrl-C interrupts a command of a host, so it cannot be what ends the lab.
+        with _signals_raise(_Terminated, signal.SIGTERM, signal.SIGHUP):
+            CLI(lab.net)
+        lab.check()
         return
     while True:
         lab.check()
@@ -531,15 +542,23 @@ def _draw(experiment: RingExperiment, path: Path) -> str:
 
 
 def _explanation(experiment: RingExperiment) -> str:
+    from ringstep.lab.ring_results import marker_lines
+
     fabric = experiment.parameters["fabric"]
     slowest = min(run.pace.single_flow for run in experiment.runs)
     lag = max(run.pace.lag_p99_ms for run in experiment.runs)
-    return (
-        f"{fabric['hosts']} hosts at {fabric['rate_bps'] / 1e6:g} Mb/s, uplinks "
-        f"{fabric['uplink_bps'] / 1e6:g}, time {fabric['time_factor']:g} times slower than at "
-        "10 Gb/s; every edge leaves its leaf.\n"
-        "change: median over seeds, against the first row. marks/RED: by the marker and by RED,\n"
-        "all switches. steps: the most under way at once. pace: a single flow reached "
-        f"{100 * slowest:.0f} %\nof its rate or more; NICs were polled up to {lag:.1f} ms late "
-        "(99 % of the polls)."
+    marker = marker_lines(experiment)
+    compared = ["Marker against RED alone on the same paths, seed by seed (95 %):", *marker]
+    return "\n".join(
+        [
+            *(compared if marker else []),
+            f"{fabric['hosts']} hosts at {fabric['rate_bps'] / 1e6:g} Mb/s, uplinks "
+            f"{fabric['uplink_bps'] / 1e6:g}; time runs {fabric['time_factor']:g} times slower "
+            "than at 10 Gb/s.",
+            "change: median over seeds, against the first row with that background.",
+            "marks/RED/CNP: by the marker, by RED, all switches; CNPs that senders got.",
+            "steps: the most under way at once.",
+            f"pace: a single flow reached {100 * slowest:.0f} % of its rate or more; NICs were",
+            f"polled up to {lag:.1f} ms late (99 % of the polls, worst run).",
+        ]
     )

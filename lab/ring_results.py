@@ -21,6 +21,7 @@ from ringstep.lab.results import write_atomically
 
 RESAMPLES: Final = 4000
 CONFIDENCE: Final = 0.95
+UNMARKED: Final = "off"
 Variant = tuple[str, str, bool]
 """Paths, marking, background."""
 
@@ -240,6 +241,14 @@ class RingExperiment:
         """Return what a variant is compared with: the first one with the same background."""
         return next(s for s in self.summaries() if s.variant[2] == summary.variant[2])
 
+    def unmarked(self, summary: Summary) -> Summary | None:
+        """Return the variant with RED alone that a marked one differs from in nothing else."""
+        paths, marking, background = summary.variant
+        if marking == UNMARKED:
+            return None
+        wanted = (paths, UNMARKED, background)
+        return next((s for s in self.summaries() if s.variant == wanted), None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``result.json``."""
         return {
@@ -254,6 +263,8 @@ class RingExperiment:
     def _summary_json(self, s: Summary) -> dict[str, Any]:
         paths, marking, background = s.variant
         change = s.change_against(self.base_of(s))
+        unmarked = self.unmarked(s)
+        by_marker = None if unmarked is None else s.change_against(unmarked)
         low, high = s.interval_ms
         return {
             "paths": paths,
@@ -266,6 +277,10 @@ class RingExperiment:
             "of_bound": round(s.cct_ms / self.bound_ms, 3),
             "change_percent": None if change is None else round(change[0], 2),
             "change_interval_percent": None if change is None else [round(v, 2) for v in change[1]],
+            "marker_change_percent": None if by_marker is None else round(by_marker[0], 2),
+            "marker_change_interval_percent": None
+            if by_marker is None
+            else [round(v, 2) for v in by_marker[1]],
             "marks": s.median(lambda run: run.counted.get("marks", 0)),
             "red_marks": s.median(lambda run: run.counted.get("red_marks", 0)),
             "cnps": s.median(lambda run: run.traffic.cnps),
@@ -321,6 +336,22 @@ def _signals(summary: Summary) -> tuple[float, float, float]:
         summary.median(lambda run: run.counted.get("red_marks", 0)),
         summary.median(lambda run: run.traffic.cnps),
     )
+
+
+def marker_lines(experiment: RingExperiment) -> list[str]:
+    """Say what the marker changed where paths and background were the same, with the intervals."""
+    lines: dict[str, list[str]] = {}
+    for summary in experiment.summaries():
+        unmarked = experiment.unmarked(summary)
+        change = None if unmarked is None else summary.change_against(unmarked)
+        if change is None:
+            continue
+        paths, marking, background = summary.variant
+        middle, (low, high) = change
+        lines.setdefault(f"{paths}{' +bg' if background else ''}", []).append(
+            f"{marking} {middle:+.1f} % ({low:+.1f} to {high:+.1f})"
+        )
+    return [f"  {label:<11} {', '.join(texts)}" for label, texts in lines.items()]
 
 
 def _most_runs(experiment: RingExperiment) -> int:

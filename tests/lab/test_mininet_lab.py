@@ -186,6 +186,35 @@ def test_down_cleans_up_after_a_lab_that_was_killed(tmp_path: Path) -> None:
         assert (again.returncode, "none left" in again.stdout) == (0, True)
 
 
+def test_command_line_of_mininet_reaches_hosts_and_gives_way_to_down(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*RINGSTEP, "lab", "up", "leaf-spine", *SMALL, "--cli"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write("h1 ip route show default\n")
+        process.stdin.flush()
+        said = ""
+        while "default via" not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        assert "h1-eth0" in said
+        done = ringstep("lab", "down")
+        assert done.returncode == 0, done.stderr
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
+        assert "the lab is down" in output
+    finally:
+        process.kill()
+        process.wait()
+    assert_clean()
+
+
 @pytest.mark.parametrize("seen", [1, 6], ids=["first interface", "more of them"])
 def test_interrupt_half_way_up_leaves_nothing(seen: int) -> None:
     process = subprocess.Popen(

@@ -17,6 +17,7 @@ from ringstep.lab.ring_results import (
     bootstrap,
     draw,
     links_of,
+    marker_lines,
     shared_share,
     table,
     write_json,
@@ -96,6 +97,17 @@ def test_changes_are_taken_seed_by_seed_against_the_first_variant() -> None:
     low, high = planned["change_interval_percent"]
     assert low <= planned["change_percent"] <= high
     assert planned["dropped"] == 3
+
+
+def test_the_marker_is_compared_with_red_alone_on_the_same_paths() -> None:
+    found = experiment()
+    found.runs += [a_run(seed, "planned", "best", 600.0 + 11 * seed) for seed in (1, 2, 3)]
+    lines = marker_lines(found)
+    assert len(lines) == 2
+    assert lines[0].split()[:5] == ["ecmp", "+bg", "paper", "+0.0", "%"]
+    assert "best +19.6 % (+19.4 to +19.8)" in lines[1]
+    record = found.to_json()["summary"][-1]
+    assert (record["marking"], record["marker_change_percent"]) == ("best", 19.62)
 
 
 def test_a_run_that_lost_pace_is_flagged() -> None:
