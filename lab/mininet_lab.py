@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -34,6 +33,7 @@ from ringstep.lab.leftovers import (
     state_path,
 )
 from ringstep.lab.mininet_env import LabUnavailable, load_mininet, require_lab
+from ringstep.lab.netns import no_offloads
 from ringstep.lab.priority import Scheduling, prefer
 from ringstep.lab.processes import Child, ChildFailed, Process, ringstep
 from ringstep.lab.results import write_atomically
@@ -202,11 +202,9 @@ class MininetLab:
             f"ip route replace default via 10.255.255.254 dev {site.interface} onlink",
             f"ip neigh replace 10.255.255.254 lladdr {gateway} dev {site.interface} nud permanent",
         ]
-        if shutil.which("ethtool"):
-            # The pipeline forwards what it gets: checksums and segments must be made by the host.
-            commands.append(f"ethtool -K {site.interface} tx off rx off gso off tso off gro off")
         for command in commands:
             node.cmd(f"{command} 2>/dev/null")
+        no_offloads(node.pid, site.interface)
 
     def start(self) -> None:
         """Start switches and controller, and wait until every switch is programmed."""
