@@ -17,6 +17,8 @@ from typing import Final
 
 DIST_PACKAGES: Final = (Path("/usr/lib/python3/dist-packages"),)
 _PROGRAMS: Final = ("mnexec", "ip", "tc", "ifconfig")
+BMV2_VARIABLE: Final = "RINGSTEP_SIMPLE_SWITCH_GRPC"
+BMV2: Final = "simple_switch_grpc"
 HOW_TO_INSTALL: Final = "apt-get install --no-install-recommends mininet"
 
 
@@ -84,3 +86,20 @@ def require_lab() -> None:
     reason = why_not()
     if reason is not None:
         raise LabUnavailable(reason)
+
+
+def find_bmv2() -> str:
+    """Return the path of BMv2's P4Runtime server.
+
+    Raises:
+        LabUnavailable: there is none; the text says how to get one.
+    """
+    named = os.environ.get(BMV2_VARIABLE)
+    found = shutil.which(named or BMV2)
+    if found is None:
+        where = f"${BMV2_VARIABLE} names {named!r}, which" if named else f"{BMV2} on the PATH"
+        raise LabUnavailable(
+            f"--engine bmv2: {where} cannot be run; build p4lang/behavioral-model with PI and "
+            f"name its {BMV2} in ${BMV2_VARIABLE}, or use --engine softswitch"
+        )
+    return found

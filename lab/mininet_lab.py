@@ -32,7 +32,7 @@ from ringstep.lab.leftovers import (
     remove_state,
     state_path,
 )
-from ringstep.lab.mininet_env import LabUnavailable, load_mininet, require_lab
+from ringstep.lab.mininet_env import LabUnavailable, find_bmv2, load_mininet, require_lab
 from ringstep.lab.netns import no_offloads
 from ringstep.lab.priority import Scheduling, prefer
 from ringstep.lab.processes import Child, ChildFailed, Process, ringstep
@@ -314,9 +314,6 @@ def mininet_lab(
             "a lab is up on this machine already; stop it with `ringstep lab down`"
         )
     if fabric.engine is Engine.BMV2:
-        load_mininet()
-        from ringstep.lab.switches import find_bmv2
-
         find_bmv2()
     if stale := marked_interfaces() or announced_interfaces():
         raise LabUnavailable(

@@ -6,8 +6,6 @@ loads a program: that is the controller's part.
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 from pathlib import Path
 from typing import Any, Final
@@ -15,30 +13,10 @@ from typing import Any, Final
 from mininet.node import Switch
 
 from ringstep.lab.leafspine import Engine, LeafSpine, SwitchSite
-from ringstep.lab.mininet_env import LabUnavailable
+from ringstep.lab.mininet_env import find_bmv2
 from ringstep.lab.processes import Child, Process, ringstep
 from ringstep.lab.thrift import ThriftError, set_queue_depth, set_queue_rate
 from ringstep.protocol.limits import CPU_PORT
-
-BMV2_VARIABLE: Final = "RINGSTEP_SIMPLE_SWITCH_GRPC"
-BMV2: Final = "simple_switch_grpc"
-
-
-def find_bmv2() -> str:
-    """Return the path of BMv2's P4Runtime server.
-
-    Raises:
-        LabUnavailable: there is none; the text says how to get one.
-    """
-    named = os.environ.get(BMV2_VARIABLE)
-    found = shutil.which(named or BMV2)
-    if found is None:
-        where = f"${BMV2_VARIABLE} names {named!r}, which" if named else f"{BMV2} on the PATH"
-        raise LabUnavailable(
-            f"--engine bmv2: {where} cannot be run; build p4lang/behavioral-model with PI and "
-            f"name its {BMV2} in ${BMV2_VARIABLE}, or use --engine softswitch"
-        )
-    return found
 
 
 class ProcessSwitch(Switch):

@@ -76,6 +76,18 @@ def test_without_mininet_the_lab_says_how_to_get_it(
         mininet_env.load_mininet()
 
 
+def test_without_bmv2_the_lab_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(mininet_env.BMV2_VARIABLE, raising=False)
+    with pytest.raises(mininet_env.LabUnavailable, match="on the PATH cannot be run; build"):
+        mininet_env.find_bmv2()
+    monkeypatch.setenv(mininet_env.BMV2_VARIABLE, "/nonexistent/switch")
+    with pytest.raises(mininet_env.LabUnavailable, match="names '/nonexistent/switch'"):
+        mininet_env.find_bmv2()
+
+
 def test_help_shows_examples_and_starts_no_mininet() -> None:
     script = (
         "import sys; from ringstep.cli.main import compose; compose(); "

@@ -25,7 +25,7 @@ from ringstep.lab.leftovers import (
     marked_processes,
     present_interfaces,
 )
-from ringstep.lab.mininet_env import why_not
+from ringstep.lab.mininet_env import LabUnavailable, find_bmv2, why_not
 
 RINGSTEP = [sys.executable, "-m", "ringstep.cli"]
 SMALL = ["--hosts", "4", "--leaves", "2", "--rate", "20M"]
@@ -100,9 +100,18 @@ def lab_up(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
                 process.communicate()
 
 
-def test_collectives_run_right_and_marks_appear_where_marking_is_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["softswitch", "bmv2"])
+def test_collectives_run_right_and_marks_appear_where_marking_is_on(
+    tmp_path: Path, engine: str
+) -> None:
+    if engine == "bmv2":
+        try:
+            find_bmv2()
+        except LabUnavailable as reason:
+            pytest.skip(str(reason))
     done = ringstep(
-        "lab", "run", "ring-allreduce", *SMALL, "--size", "256KiB", "--seeds", "1",
+        "lab", "run", "ring-allreduce", *SMALL, "--engine", engine, "--size", "256KiB",
+        "--seeds", "1",
         "--marking", "off,paper", "--paths", "ecmp,planned",
         # Ranks that start steps apart, and a marker that marks whatever is ahead.
         "--jitter", "3", "--k", "1", "--out", str(tmp_path / "out"), "--json",
