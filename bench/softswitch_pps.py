@@ -1,11 +1,18 @@
-"""Packets per second of the software switch on one core, with the RoCEv2 program.
+"""Packets per second of the software switch on one core and on several, with the RoCEv2 program.
 
 Each packet is parsed, classified (job by destination and QP), routed (LPM, planned path),
 queued, marked (job parameters, block, RED, all registers of the marker), deparsed and handed out.
 BMv2's simple_switch runs the same program with the same entries on the same frames in the same run
-where it is installed, and the ratio is printed.
+where it is installed (simple_switch or simple_switch_grpc, on the PATH or named by
+$RINGSTEP_SIMPLE_SWITCH_GRPC), and the ratio is printed.
+
+Scaling: one process per switch, each on a core of its own, all at once. Rounds with one process
+and with several take turns, so that what else the machine does meets all alike. Efficiency is
+packets per second together over that many times one process's: by the clock, and per second of the
+processes' own processor time, which leaves out what other programs took of the cores.
 
     python bench/softswitch_pps.py [--json] [--packets N] [--repeats N] [--payload-bytes N]
+        [--processes N]
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import json
+import multiprocessing
 import os
 import platform
 import resource
@@ -23,7 +31,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import resources
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +96,7 @@ def with_entries(text: str) -> str:
     for index in range(OUT_PORTS):
         port, path = FIRST_OUT_PORT + index, 1 + index
         hop = {"port": port, "src_mac": 0x020000000001, "dst_mac": 0x02000000AA02}
-        red = {"q_min": 40, "q_max": 120, "p_max": 6553}
+        red = {"q_min": 40, "q_max": 120, "p_max": 6553, "gap": 20}
         for table, match, arguments in (
             ("job_by_dst_qp", [mapped, FIRST_QP + index], {"job": JOB, "path_id": path}),
             ("planned_path", [path], hop),
@@ -170,33 +181,163 @@ def frames(count: int, payload_bytes: int) -> list[bytes]:
     return result
 
 
+@dataclass(frozen=True)
+class Round:
+    """When a switch took all packets, in seconds of the machine's clock, and its processor time."""
+
+    start: float
+    end: float
+    cpu: float
+
+
+def run_once(program: tuple[str, str], packets: list[bytes], queue: QueueConfig | None) -> Round:
+    """Put all packets through a fresh switch."""
+    ports = range(FIRST_OUT_PORT, FIRST_OUT_PORT + OUT_PORTS)
+    switch = Switch(queues=dict.fromkeys(ports, queue) if queue else None)
+    switch.load(*program)
+    return _run(switch, packets)
+
+
+def _run(switch: Switch, packets: list[bytes], not_before: float = 0.0) -> Round:
+    receive, advance = switch.receive, switch.advance
+    now = 0.0
+    sent = 0
+    gap_us = 10.0
+    while time.monotonic() < not_before:
+        pass
+    cpu = time.process_time()
+    start = time.monotonic()
+    for frame in packets:
+        now += gap_us
+        receive(IN_PORT, frame, now)
+        sent += len(advance(now))
+    taken = Round(start, time.monotonic(), time.process_time() - cpu)
+    sent += len(advance(now + 1e9))
+    if sent != len(packets):
+        raise SystemExit(
+            f"{len(packets) - sent} of {len(packets)} packets did not come out: "
+            f"{switch.port_stats()} {switch.stats}"
+        )
+    return taken
+
+
 def measure(packets: list[bytes], repeats: int, queue: QueueConfig | None) -> list[float]:
     """Packets per second of each repeat."""
+    program = load()
+    program = program[0], with_entries(program[1])
+    rounds = [run_once(program, packets, queue) for _ in range(repeats)]
+    return [len(packets) / (each.end - each.start) for each in rounds]
+
+
+# -- scaling -------------------------------------------------------------------------------------
+
+_LEAD_S = 0.05
+"""From the start signal to the start, so that every process waits for the same moment."""
+
+
+def _worker(pipe: Connection, core: int, count: int, payload_bytes: int) -> None:
+    """A switch in a process of its own, pinned to a core: one run per message, until None."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
     info, text = load()
     text = with_entries(text)
-    ports = range(FIRST_OUT_PORT, FIRST_OUT_PORT + OUT_PORTS)
-    results = []
-    for _ in range(repeats):
-        switch = Switch(queues=dict.fromkeys(ports, queue) if queue else None)
+    packets = frames(count, payload_bytes)
+    while True:
+        switch = Switch()
         switch.load(info, text)
-        receive, advance = switch.receive, switch.advance
-        now = 0.0
-        sent = 0
-        gap_us = 10.0
-        start = time.perf_counter()
-        for frame in packets:
-            now += gap_us
-            receive(IN_PORT, frame, now)
-            sent += len(advance(now))
-        elapsed = time.perf_counter() - start
-        sent += len(advance(now + 1e9))
-        if sent != len(packets):
-            raise SystemExit(
-                f"{len(packets) - sent} of {len(packets)} packets did not come out: "
-                f"{switch.port_stats()} {switch.stats}"
+        pipe.send(None)
+        begin = pipe.recv()
+        if begin is None:
+            return
+        pipe.send(_run(switch, packets, begin))
+
+
+def cores_of_this_process() -> list[int]:
+    """Numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def measure_scaling(
+    sizes: list[int], cores: list[int], count: int, repeats: int, payload_bytes: int
+) -> dict[int, list[list[Round]]]:
+    """Number of processes -> rounds, each with a Round per process; sizes take turns."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for core in cores[: max(sizes)]:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_worker, args=(theirs, core, count, payload_bytes))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        processes.append(process)
+    found: dict[int, list[list[Round]]] = {size: [] for size in sizes}
+    try:
+        ready = [False] * len(pipes)
+        for _ in range(repeats):
+            for size in sizes:
+                for index, pipe in enumerate(pipes):
+                    if not ready[index]:
+                        pipe.recv()
+                        ready[index] = True
+                begin = time.monotonic() + _LEAD_S
+                for pipe in pipes[:size]:
+                    pipe.send(begin)
+                found[size].append([pipe.recv() for pipe in pipes[:size]])
+                ready[:size] = [False] * size
+    except EOFError:
+        raise SystemExit("a process of the scaling run ended; its message is above") from None
+    finally:
+        for pipe in pipes:
+            with suppress(OSError):
+                pipe.send(None)
+        for process in processes:
+            process.join(timeout=10)
+            if process.is_alive():
+                process.kill()
+    return found
+
+
+def scaling_report(
+    found: dict[int, list[list[Round]]], count: int, cores: list[int]
+) -> list[dict[str, Any]]:
+    """Per number of processes: packets per second together, and efficiency against one process."""
+    rows: list[dict[str, Any]] = []
+    for size, rounds in found.items():
+        wall = [
+            size * count / (max(r.end for r in each) - min(r.start for r in each))
+            for each in rounds
+        ]
+        per_cpu = [size * count / sum(r.cpu for r in each) for each in rounds]
+        share = [r.cpu / (r.end - r.start) for each in rounds for r in each]
+        row: dict[str, Any] = {
+            "processes": size,
+            "cores": cores[:size],
+            **{key: value for key, value in summary(wall).items() if key != "us_per_packet"},
+            "pps_per_cpu_second": round(statistics.median(per_cpu)),
+            "pps_per_cpu_second_min": round(min(per_cpu)),
+            "pps_per_cpu_second_max": round(max(per_cpu)),
+            # 1 where nothing else ran on the cores.
+            "cpu_share_min": round(min(share), 3),
+            "cpu_share_median": round(statistics.median(share), 3),
+        }
+        if rows:
+            one = rows[0]
+            row["efficiency"] = round(row["pps_median"] / (size * one["pps_median"]), 3)
+            row["efficiency_per_cpu_second"] = round(
+                row["pps_per_cpu_second"] / one["pps_per_cpu_second"], 3
             )
-        results.append(len(packets) / elapsed)
-    return results
+        rows.append(row)
+    return rows
+
+
+def siblings(cores: list[int]) -> list[str]:
+    """Hardware threads that share a core with each of ``cores``, as Linux tells; may be empty."""
+    paths = [
+        Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list") for core in cores
+    ]
+    return [path.read_text().strip() for path in paths if path.exists()]
 
 
 def _write_pcap(path: Path, packets: list[bytes]) -> None:
@@ -212,7 +353,7 @@ def measure_bmv2(packets: list[bytes], repeats: int) -> tuple[list[float], int] 
     Returns why it was not measured where it was not. Its CPU time is summed over its threads and
     includes reading and writing pcap; what a run without packets costs is taken off.
     """
-    binary = shutil.which("simple_switch")
+    binary = find_bmv2()
     if binary is None:
         return "simple_switch is not on PATH (build p4lang/behavioral-model to compare)"
     rates, lost = [], 0
@@ -226,6 +367,12 @@ def measure_bmv2(packets: list[bytes], repeats: int) -> tuple[list[float], int] 
     return rates, lost
 
 
+def find_bmv2() -> str | None:
+    """Where a simple_switch is, with or without gRPC."""
+    named = os.environ.get("RINGSTEP_SIMPLE_SWITCH_GRPC")
+    return shutil.which("simple_switch") or named or shutil.which("simple_switch_grpc")
+
+
 def _bmv2_run(binary: str, packets: list[bytes]) -> tuple[float, int]:
     """CPU seconds of one run, and how many packets came out."""
     with tempfile.TemporaryDirectory() as folder:
@@ -237,6 +384,8 @@ def _bmv2_run(binary: str, packets: list[bytes]) -> tuple[float, int]:
             _write_pcap(work / f"p{number}_in.pcap", [])
         ports = [f"-i{number}@p{number}" for number in (IN_PORT, *outputs)]
         command = [binary, *ports, "--use-files", "0", "program.json"]
+        if "grpc" in Path(binary).name:
+            command += ["--", "--grpc-server-addr", "127.0.0.1:0"]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = subprocess.Popen(
             command, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -274,11 +423,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--packets", type=int, default=20000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--payload-bytes", type=int, default=1024, help="a multiple of 4")
+    parser.add_argument(
+        "--processes", type=int, help="for scaling, at most; one per core, by default 2"
+    )
     options = parser.parse_args(arguments)
     if options.payload_bytes < 0 or options.payload_bytes % 4:
         parser.error("--payload-bytes must be a multiple of 4")
     if not 1 <= options.packets <= OUT_PORTS * PACKETS_PER_PORT or options.repeats < 1:
         parser.error(f"--packets must be in 1..{OUT_PORTS * PACKETS_PER_PORT}, --repeats above 0")
+    cores = cores_of_this_process()
+    most = options.processes or min(2, len(cores))
+    if not 1 <= most <= len(cores):
+        parser.error(f"--processes must be in 1..{len(cores)}, the cores that may be used")
+    before = os.getloadavg()
     packets = frames(options.packets, options.payload_bytes)
     report: dict[str, Any] = {
         "bench": "softswitch_pps",
@@ -288,12 +445,16 @@ def main(arguments: list[str] | None = None) -> int:
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
+        "thread_siblings": siblings(cores[:most]),
         "unlimited_queue": summary(measure(packets, options.repeats, None)),
         # A rate just above the offered load: every packet waits in the queue for its wire time.
         "paced_queue": summary(
             measure(packets, options.repeats, QueueConfig(rate_bps=1e9, capacity=256))
         ),
     }
+    sizes = list(range(1, most + 1))
+    found = measure_scaling(sizes, cores, options.packets, options.repeats, options.payload_bytes)
+    report["scaling"] = scaling_report(found, options.packets, cores)
     bmv2 = measure_bmv2(packets, options.repeats)
     if isinstance(bmv2, str):
         report["bmv2"] = {"skipped": bmv2}
@@ -302,11 +463,14 @@ def main(arguments: list[str] | None = None) -> int:
         report["bmv2"] = {**summary(rates), "lost": lost, "time": "CPU, all threads, with pcap I/O"}
         ours = report["unlimited_queue"]["pps_median"]
         report["ratio_to_bmv2"] = round(ours / report["bmv2"]["pps_median"], 3)
+    # One-minute load averages. What else ran makes all rates lower, and theirs unlike.
+    report["load"] = [round(before[0], 2), round(os.getloadavg()[0], 2)]
     if options.json:
         print(json.dumps(report))
         return 0
     for key, value in report.items():
-        print(f"{key}: {value}")
+        for row in value if key == "scaling" else [value]:
+            print(f"{key}: {row}")
     return 0
 
 

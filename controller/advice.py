@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ringstep.controller.jobs import PERSISTENT
 from ringstep.fabric.facts import (
     UNKNOWN,
     FabricFacts,
@@ -30,7 +31,6 @@ from ringstep.fabric.units import format_rate, parse_delay_ns, parse_rate_bps, p
 from ringstep.protocol.marker import PROFILES, MarkerParams
 
 BAD_INPUT = 2
-PERSISTENT = "persistent"
 _T = TypeVar("_T")
 _MEANING = {
     Confidence.MEASURED: "measured at this point",
@@ -199,7 +199,7 @@ def register_flags(found: Recommendation, job: JobFacts) -> list[str]:
             flags += [flag, value]
     if job.sender == PERSISTENT:
         flags += ["--mode", "anchored"]
-    return [*flags, "--enabled" if found.marking else "--paused"]
+    return [*flags, "--marking", "on" if found.marking else "off"]
 
 
 def _k(params: MarkerParams) -> str:
@@ -286,7 +286,7 @@ def _show(found: Recommendation, fabric: FabricFacts, job: JobFacts) -> None:
     table.add_column(style="bold")
     table.add_column()
     table.add_row("paths", found.paths)
-    table.add_row("marking", "on" if found.marking else "off (paused)")
+    table.add_row("marking", "on" if found.marking else "off")
     table.add_row("closed loop", "yes" if found.closed_loop else "not needed")
     expected = found.expected
     table.add_row(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 import grpc
 import typer
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from ringstep.controller.advice import job_recommend
 from ringstep.controller.client import (
@@ -26,12 +27,13 @@ from ringstep.controller.client import (
     job_spec,
 )
 from ringstep.controller.defaults import DEFAULT_STORE, parse_listen
-from ringstep.controller.jobs import MatchKind, QueuePair, Tag, parse_tau
+from ringstep.controller.jobs import Marking, MatchKind, QueuePair, Tag, Traffic, parse_tau
 from ringstep.controller.render import (
     counter_table,
     job_dict,
     job_notes,
     job_table,
+    marking_line,
     parameter_table,
     state_dict,
     state_notes,
@@ -42,6 +44,7 @@ from ringstep.controller.render import (
 )
 from ringstep.fabric.tomlfile import FileError
 from ringstep.fabric.topology import parse_target
+from ringstep.fabric.units import parse_delay_ns, parse_size_bytes
 from ringstep.protocol.marker import PROFILES, ProgressMode, Scope
 from ringstep.protocol.tag import JobCarrier
 
@@ -136,7 +139,8 @@ def _print(as_json: bool, data: object, *shown: RenderableType) -> None:
         return
     console = Console()
     for item in shown:
-        console.print(item)
+        # A reason is one line, however long: terminals wrap it, and scripts find it.
+        console.print(item, soft_wrap=isinstance(item, Text))
 
 
 def _ref(text: str) -> str | int:
@@ -168,6 +172,12 @@ def serve_command(
             callback=_checked_listen,
         ),
     ] = None,
+    uec: Annotated[
+        bool,
+        typer.Option(
+            "--uec", help="Load the program that finds the jobs of Ultra Ethernet packets too."
+        ),
+    ] = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(
@@ -192,7 +202,7 @@ def serve_command(
     from ringstep.controller.store import StoreError
 
     try:
-        asyncio.run(serve(_configuration(config, topology, store, listen), ready_file))
+        asyncio.run(serve(_configuration(config, topology, store, listen, uec=uec), ready_file))
     except (FileError, PipelineError, StoreError, ListenError, ValueError) as error:
         _fail(str(error), BAD_INPUT)
     except OSError as error:
@@ -200,9 +210,14 @@ def serve_command(
 
 
 def _configuration(
-    config: Path | None, topology: Path | None, store: str | None, listen: str | None
+    config: Path | None,
+    topology: Path | None,
+    store: str | None,
+    listen: str | None,
+    *,
+    uec: bool,
 ) -> ControllerConfig:
-    from ringstep.controller.config import ControllerConfig, load_config
+    from ringstep.controller.config import ControllerConfig, PipelineConfig, load_config
 
     changes: dict[str, object] = {
         key: value
@@ -210,10 +225,16 @@ def _configuration(
         if value is not None
     }
     if config is not None:
-        return load_config(config).model_copy(update=changes)
+        loaded = load_config(config).model_copy(update=changes)
+        if not uec:
+            return loaded
+        if loaded.pipeline.p4info or loaded.pipeline.json_:
+            _fail(f"--uec, but {config} names another program under [pipeline]", BAD_INPUT)
+        pipeline = loaded.pipeline.model_copy(update={"uec": True})
+        return loaded.model_copy(update={"pipeline": pipeline})
     if topology is None:
         _fail("no topology; give --topology fabric.toml, or --config controller.toml", BAD_INPUT)
-    return ControllerConfig.model_validate(changes)
+    return ControllerConfig.model_validate({**changes, "pipeline": PipelineConfig(uec=uec)})
 
 
 # -- switches --------------------------------------------------------------------------------
@@ -307,6 +328,15 @@ def _tag(text: str) -> Tag:
         ) from None
 
 
+def _uec_job_id(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a number; write for example 0xA00007", param_hint="--uec-job-id"
+        ) from None
+
+
 def _tau(text: str) -> Fraction:
     try:
         return parse_tau(text)
@@ -324,6 +354,42 @@ def _gate(text: str) -> int:
     )
 
 
+def _choice(marking: Marking | None, enabled: bool | None) -> Marking | None:
+    if enabled is None:
+        # What is the default is left unsaid, so that a request stays the same one if told again.
+        return None if marking is Marking.AUTO else marking
+    asked = Marking.ON if enabled else Marking.OFF
+    if marking not in {None, asked}:
+        raise typer.BadParameter(
+            f"{marking}, but --{'enabled' if enabled else 'paused'} says {asked}; give one of them",
+            param_hint="--marking",
+        )
+    return asked
+
+
+def _traffic(
+    sender: str, preset: str, chunk: str | None, rtt: str | None, mtu: int | None, *, tenants: bool
+) -> Traffic | None:
+    found = Traffic(
+        sender=sender,
+        preset=preset,
+        step_bytes=_parsed("--chunk", parse_size_bytes, chunk),
+        rtt_ns=_parsed("--rtt", parse_delay_ns, rtt),
+        mtu=mtu or 0,
+        tenants=tenants,
+    )
+    return None if found == Traffic() else found
+
+
+def _parsed(option: str, parse: Callable[[object], int], text: str | None) -> int:
+    if text is None:
+        return 0
+    try:
+        return parse(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
 @job_app.command("register")
 def job_register(
     name: Annotated[str, typer.Option("--name", help="Unique among live jobs.")],
@@ -337,11 +403,22 @@ def job_register(
     ] = None,
     match: Annotated[
         MatchKind | None,
-        typer.Option("--match", help="Default: dst_qp if there are --qp, tag if --tag, else pair."),
+        typer.Option(
+            "--match",
+            help="Default: tag if --tag, uec if --uec-job-id, dst_qp if there are --qp, else pair.",
+        ),
     ] = None,
     tag: Annotated[
         str | None,
         typer.Option("--tag", metavar="CARRIER:VALUE", help="sport:N, resv6a:N or dscp:N."),
+    ] = None,
+    uec_job_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--uec-job-id",
+            metavar="N",
+            help="JobID of the job's Ultra Ethernet packets, 24 bits; may be given several times.",
+        ),
     ] = None,
     profile: Annotated[
         str, typer.Option("--profile", help=f"One of {', '.join(PROFILES)}.")
@@ -368,9 +445,46 @@ def job_register(
     scope: Annotated[
         Scope | None, typer.Option("--scope", help="State per switch or per port.")
     ] = None,
+    marking: Annotated[
+        Marking | None,
+        typer.Option(
+            "--marking",
+            help="Whether to mark from the start. Default: auto, what 'ringstep job recommend' "
+            "knows of this fabric and traffic; where that is too little, off. The ring is "
+            "followed in any case.",
+        ),
+    ] = None,
     enabled: Annotated[
-        bool, typer.Option("--enabled/--paused", help="Paused: follow the ring, mark nothing.")
-    ] = True,
+        bool | None, typer.Option("--enabled/--paused", help="Same as --marking on and off.")
+    ] = None,
+    sender: Annotated[
+        str,
+        typer.Option(
+            "--sender",
+            help="For auto: persistent (NCCL; makes --mode anchored) or qp_per_step.",
+        ),
+    ] = "",
+    preset: Annotated[
+        str, typer.Option("--preset", help="For auto: DCQCN parameters, such as connectx.")
+    ] = "",
+    chunk: Annotated[
+        str | None,
+        typer.Option(
+            "--chunk", metavar="SIZE", help="For auto: bytes that a rank sends per ring step."
+        ),
+    ] = None,
+    rtt: Annotated[
+        str | None,
+        typer.Option(
+            "--rtt", metavar="TIME", help="For auto: empty RTT; by default the topology's delays."
+        ),
+    ] = None,
+    mtu: Annotated[
+        int | None, typer.Option("--mtu", help="For auto: payload of a packet, bytes. [4096]")
+    ] = None,
+    tenants: Annotated[
+        bool, typer.Option("--tenants", help="For auto: others use the fabric too.")
+    ] = False,
     request_id: Annotated[
         str, typer.Option("--request-id", help="Makes a repeated call harmless.")
     ] = "",
@@ -392,6 +506,7 @@ def job_register(
             queue_pairs=[_queue_pair(text) for text in qp or []],
             match=match,
             tag=None if tag is None else _tag(tag),
+            uec_job_ids=[_uec_job_id(text) for text in uec_job_id or []],
             profile=profile,
             k=k,
             tau=None if tau is None else _tau(tau),
@@ -404,7 +519,8 @@ def job_register(
             job_bits=job_bits,
             mode=mode,
             packets_per_step=packets_per_step,
-            enabled=None if enabled else False,
+            marking=_choice(marking, enabled),
+            traffic=_traffic(sender, preset, chunk, rtt, mtu, tenants=tenants),
             scope=scope,
         )
     except ValueError as error:
@@ -416,7 +532,7 @@ def job_register(
             way_out = f"'ringstep job release {name}' ends it"
             with _waiting(f"job {name!r} stays registered as {job.id}; {way_out}"):
                 job = await client.wait_programmed(job.id, timeout)
-        _print(as_json, job_dict(job), job_table([job]), *job_notes([job]))
+        _print(as_json, job_dict(job), job_table([job]), marking_line(job), *job_notes([job]))
         return None
 
     _ask(controller, question)

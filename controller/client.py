@@ -18,7 +18,7 @@ import grpc.aio
 
 from ringstep.controller.channels import open_channel
 from ringstep.controller.defaults import DEFAULT_LISTEN
-from ringstep.controller.jobs import MatchKind, QueuePair, Tag
+from ringstep.controller.jobs import Marking, MatchKind, QueuePair, Tag, Traffic
 from ringstep.controller.v1 import jobs_pb2, jobs_pb2_grpc, switches_pb2, switches_pb2_grpc
 from ringstep.protocol.marker import ProgressMode, Scope
 from ringstep.protocol.tag import JobCarrier
@@ -34,6 +34,12 @@ _MATCH = {
     MatchKind.DST_QP: jobs_pb2.MATCH_KIND_DST_QP,
     MatchKind.PAIR: jobs_pb2.MATCH_KIND_PAIR,
     MatchKind.TAG: jobs_pb2.MATCH_KIND_TAG,
+    MatchKind.UEC: jobs_pb2.MATCH_KIND_UEC,
+}
+_MARKING = {
+    Marking.AUTO: jobs_pb2.MARKING_CHOICE_AUTO,
+    Marking.ON: jobs_pb2.MARKING_CHOICE_ON,
+    Marking.OFF: jobs_pb2.MARKING_CHOICE_OFF,
 }
 _CARRIER = {
     JobCarrier.SPORT: jobs_pb2.TAG_CARRIER_SPORT,
@@ -67,6 +73,7 @@ def job_spec(
     queue_pairs: Iterable[QueuePair] = (),
     match: MatchKind | None = None,
     tag: Tag | None = None,
+    uec_job_ids: Iterable[int] = (),
     profile: str = "",
     k: float | None = None,
     tau: Fraction | None = None,
@@ -79,10 +86,13 @@ def job_spec(
     job_bits: int | None = None,
     mode: ProgressMode | None = None,
     packets_per_step: int | None = None,
-    enabled: bool | None = None,
+    marking: Marking | None = None,
+    traffic: Traffic | None = None,
     scope: Scope | None = None,
 ) -> jobs_pb2.JobSpec:
     """Return the message that registers a job; what is None keeps the profile's value.
+
+    Without ``marking`` the controller decides, by ``traffic`` and its fabric.
 
     Raises:
         ValueError: a number does not fit its protobuf field.
@@ -94,6 +104,7 @@ def job_spec(
             jobs_pb2.QueuePair(src=pair.src, dst=pair.dst, dest_qp=pair.dest_qp)
             for pair in queue_pairs
         ],
+        uec_job_ids=uec_job_ids,
         profile=profile,
         overrides=jobs_pb2.MarkerOverrides(
             k=k,
@@ -105,7 +116,6 @@ def job_spec(
             step_bits=step_bits,
             job_bits=job_bits,
             packets_per_step=packets_per_step,
-            enabled=enabled,
         ),
     )
     if match is not None:
@@ -114,6 +124,19 @@ def job_spec(
         spec.tag.CopyFrom(jobs_pb2.Tag(carrier=_CARRIER[tag.carrier], value=tag.value))
     if tau is not None:
         spec.overrides.tau.CopyFrom(jobs_pb2.Fraction(num=tau.numerator, den=tau.denominator))
+    if marking is not None:
+        spec.marking = _MARKING[marking]
+    if traffic is not None:
+        spec.traffic.CopyFrom(
+            jobs_pb2.Traffic(
+                sender=traffic.sender,
+                preset=traffic.preset,
+                step_bytes=traffic.step_bytes,
+                rtt_ns=traffic.rtt_ns,
+                mtu=traffic.mtu,
+                tenants=traffic.tenants,
+            )
+        )
     if mode is not None:
         spec.overrides.mode = _MODE[mode]
     if scope is not None:
@@ -215,12 +238,12 @@ class ControllerClient:
         """Return the job once every switch of its paths is in sync.
 
         Raises:
-            NotProgrammedError: not within ``timeout_s``.
+            NotProgrammedError: not within ``timeout_s``, or a switch cannot hold the job's rules.
         """
         job = await self.get(ref)
         try:
             async with asyncio.timeout(timeout_s):
-                while not _in_sync(item.phase for item in job.programming) or job.problem:
+                while not _in_sync(_able_phases(job)) or job.problem:
                     await asyncio.sleep(_POLL_S)
                     job = await self.get(ref)
         except TimeoutError:
@@ -228,12 +251,18 @@ class ControllerClient:
             reasons += [
                 f"{item.switch} is {phase_text(item.phase)}: {item.detail or 'no reason given'}"
                 for item in job.programming
-                if item.phase != switches_pb2.SWITCH_PHASE_IN_SYNC
+                if item.phase != switches_pb2.SWITCH_PHASE_IN_SYNC and not item.cannot
             ]
             raise NotProgrammedError(
                 f"job {job.spec.name!r} is registered as {job.id}, but not programmed everywhere "
                 f"after {timeout_s:g} s: {'; '.join(reasons)}"
             ) from None
+        if any(item.cannot for item in job.programming):
+            reasons = [f"{item.switch}: {item.detail}" for item in job.programming if item.cannot]
+            raise NotProgrammedError(
+                f"job {job.spec.name!r} is registered as {job.id}, and followed by all its "
+                f"switches but {'; '.join(reasons)}"
+            )
         return job
 
     async def wait_switches(
@@ -273,6 +302,10 @@ def _ref(ref: str | int) -> jobs_pb2.JobRef:
 
 def _in_sync(phases: Iterable[switches_pb2.SwitchPhase]) -> bool:
     return all(phase == switches_pb2.SWITCH_PHASE_IN_SYNC for phase in phases)
+
+
+def _able_phases(job: jobs_pb2.Job) -> list[switches_pb2.SwitchPhase]:
+    return [item.phase for item in job.programming if not item.cannot]
 
 
 def phase_text(phase: switches_pb2.SwitchPhase) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ringstep.controller.defaults import DEFAULT_LISTEN, DEFAULT_STORE, parse_listen
 from ringstep.controller.p4rt import Timing
@@ -23,11 +23,39 @@ class ConfigError(FileError):
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
-class PipelineConfig(TomlTable):
-    """Paths of p4c's output; without them, the program that comes with Ringstep."""
+class ProgramConfig(TomlTable):
+    """Paths of p4c's output; without them, the program that comes with Ringstep.
+
+    ``uec``: that program in the build with Ultra Ethernet.
+    """
 
     p4info: Path | None = None
     json_: Annotated[Path | None, Field(alias="json")] = None
+    uec: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Self:
+        if self.uec and (self.p4info or self.json_):
+            raise ValueError(
+                "uec names a program that comes with Ringstep, p4info and json another; give one "
+                "of the two (a program compiled with -DRINGSTEP_UEC needs no uec)"
+            )
+        return self
+
+    def under(self, folder: Path) -> Self:
+        """Return it with relative paths starting at ``folder``."""
+        return self.model_copy(
+            update={
+                "p4info": None if self.p4info is None else folder / self.p4info,
+                "json_": None if self.json_ is None else folder / self.json_,
+            }
+        )
+
+
+class PipelineConfig(ProgramConfig):
+    """The program of all switches, and of those that run another one, by name."""
+
+    switch: dict[str, ProgramConfig] = Field(default_factory=dict)
 
 
 def _election_id(value: int) -> int:
@@ -79,17 +107,12 @@ def load_config(path: Path) -> ControllerConfig:
     text = read_text(path, "a controller configuration", ConfigError)
     config = parse_toml(text, str(path), ControllerConfig, _EXAMPLES, ConfigError)
     folder = path.resolve().parent
-    pipeline = config.pipeline
+    others = {name: program.under(folder) for name, program in config.pipeline.switch.items()}
     return config.model_copy(
         update={
             "topology": folder / config.topology,
             "store": _absolute_store(config.store, folder),
-            "pipeline": pipeline.model_copy(
-                update={
-                    "p4info": None if pipeline.p4info is None else folder / pipeline.p4info,
-                    "json_": None if pipeline.json_ is None else folder / pipeline.json_,
-                }
-            ),
+            "pipeline": config.pipeline.under(folder).model_copy(update={"switch": others}),
         }
     )
 

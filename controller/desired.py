@@ -6,8 +6,9 @@ on top, one part per job (:func:`job_entries`) on the switches that the job's pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ringstep.controller.entries import (
     EntryKey,
@@ -44,6 +45,7 @@ class PlacedJob:
     """A job with its Job_ID, and its block ids by switch and block key.
 
     A block key is an egress port, or :data:`ALL_PORTS` where the job's ports share a block.
+    A switch that is not in ``blocks`` does not follow the job.
     """
 
     job_id: int
@@ -71,10 +73,24 @@ def crossings(
     return dict(sorted(ports.items()))
 
 
+RULE_TABLES: Final = {
+    MatchKind.DST_QP: "job_by_dst_qp",
+    MatchKind.PAIR: "job_by_pair",
+    MatchKind.TAG: "job_by_tag",
+    MatchKind.UEC: "job_by_uec_id",
+}
+"""The table that finds a job's packets."""
+
+
 def block_keys(
-    topology: Topology, tables: Mapping[str, RouteTable], spec: JobSpec
+    topology: Topology,
+    tables: Mapping[str, RouteTable],
+    spec: JobSpec,
+    without: Collection[str] = (),
 ) -> dict[str, tuple[int, ...]]:
     """Return switch -> keys of the state blocks that the job needs there.
+
+    Switches in ``without`` do not follow the job.
 
     Raises:
         KeyError: a host of the job is not in the topology.
@@ -82,6 +98,7 @@ def block_keys(
     return {
         switch: (ALL_PORTS,) if spec.scope is Scope.SWITCH else tuple(sorted(ports))
         for switch, ports in crossings(topology, tables, spec).items()
+        if switch not in without
     }
 
 
@@ -121,18 +138,13 @@ def _switch_tables(topology: Topology, routes: RouteTable) -> SwitchTables:
     for port, (_, link) in topology.ports(switch.name).items():
         if link.red is not None:
             result.entries[entry_key("red", egress_port=Exact(port))] = action(
-                "set_red",
-                {
-                    "q_min": link.red.q_min,
-                    "q_max": link.red.q_max,
-                    "p_max": link.red.p_max_16,
-                },
+                "set_red", link.red.params.to_table()
             )
     return result
 
 
 def job_entries(topology: Topology, tables: Mapping[str, RouteTable], job: PlacedJob) -> JobEntries:
-    """Return the entries of one job, on the switches its paths may cross and nowhere else.
+    """Return the entries of one job, on the switches that have blocks for it and nowhere else.
 
     Raises:
         KeyError: a host of the job is not in the topology, or a block is missing.
@@ -141,6 +153,8 @@ def job_entries(topology: Topology, tables: Mapping[str, RouteTable], job: Place
     for edge in job.spec.edges:
         rules = _rules(topology, job, edge.src, edge.dst)
         for switch, ports in egress_ports(topology, tables, edge).items():
+            if switch not in job.blocks:
+                continue
             entries = result.setdefault(switch, {})
             entries.update(rules)
             for port in ports:
@@ -175,6 +189,10 @@ def match_keys(topology: Topology, spec: JobSpec) -> frozenset[EntryKey]:
 def _match_keys(topology: Topology, spec: JobSpec, src: str, dst: str) -> Iterable[EntryKey]:
     if spec.match is MatchKind.TAG:
         yield _tag_key(spec)
+        return
+    if spec.match is MatchKind.UEC:
+        for job_id in spec.uec_job_ids:
+            yield entry_key("job_by_uec_id", uec_job_id=Exact(job_id))
         return
     sender, receiver = topology.hosts[src], topology.hosts[dst]
     for source, target in _address_pairs(sender, receiver):

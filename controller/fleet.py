@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ringstep.controller.desired import (
     ALL_PORTS,
+    RULE_TABLES,
     JobEntries,
     PlacedJob,
     block_keys,
@@ -29,7 +30,7 @@ from ringstep.controller.desired import (
     overlap,
 )
 from ringstep.controller.entries import EntryKey, SwitchTables, merged
-from ringstep.controller.jobs import JobSpec, SpecError, check_hosts
+from ringstep.controller.jobs import JobSpec, MatchKind, SpecError, check_hosts
 from ringstep.controller.p4rt import SessionError, Timing
 from ringstep.controller.pipeline import Pipeline
 from ringstep.controller.programmer import Phase, Programmer, ProgrammerStatus
@@ -54,6 +55,10 @@ class RuleConflictError(Exception):
     """A packet of the job would also match the rules of another live job."""
 
 
+class NoRuleTableError(Exception):
+    """No switch of the job's paths runs a program that can find the job's packets."""
+
+
 class UnknownSwitchError(LookupError):
     """No switch of that name in the topology, or it is not kept programmed."""
 
@@ -64,7 +69,10 @@ class SwitchAddressError(ValueError):
 
 @dataclass(slots=True)
 class LiveJob:
-    """A registered job and what follows from it. ``problem`` says why it has no rules."""
+    """A registered job and what follows from it. ``problem`` says why it has no rules.
+
+    ``cannot`` says, by switch, why some switches of its paths have none.
+    """
 
     stored: StoredJob
     spec: JobSpec
@@ -72,6 +80,7 @@ class LiveJob:
     entries: JobEntries = field(default_factory=dict)
     ports: Mapping[str, frozenset[int]] = field(default_factory=dict)
     problem: str = ""
+    cannot: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,11 @@ class SwitchView:
 
 @dataclass(frozen=True, slots=True)
 class BlockReading:
-    """One block as read from a switch; ``error`` instead of ``state`` where that failed."""
+    """One block as read from a switch; ``error`` instead of ``state`` where that failed.
+
+    On a switch with several pipes a block that serves ports of several is read from each: they are
+    as many states.
+    """
 
     block: int
     ports: tuple[int, ...]
@@ -108,10 +121,12 @@ class SwitchReading:
 class Fleet:
     """Runs one :class:`Programmer` per kept switch; an async context manager.
 
-    ``read_spec`` turns a stored job back into a checked spec.
+    ``read_spec`` turns a stored job back into a checked spec. ``other_pipelines`` holds the
+    programs of switches that do not run ``pipeline``, by name.
 
     Raises:
-        ValueError: an ECMP group of the topology is larger than the program takes.
+        ValueError: an ECMP group of the topology is larger than the program takes, or another
+            pipeline is for no switch of the topology.
     """
 
     def __init__(
@@ -123,10 +138,12 @@ class Fleet:
         *,
         election_id: int = 1,
         timing: Timing | None = None,
+        other_pipelines: Mapping[str, Pipeline] | None = None,
     ) -> None:
         self.topology = topology
         self._store = store
-        self._pipeline = pipeline
+        self._pipelines = dict.fromkeys(topology.switches, pipeline) | dict(other_pipelines or {})
+        self._check_names()
         self._read_spec = read_spec
         self._election_id = election_id
         self._timing = timing or Timing()
@@ -144,9 +161,16 @@ class Fleet:
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ringstep-store")
 
+    def _check_names(self) -> None:
+        for name in self._pipelines.keys() - self.topology.switches.keys():
+            raise ValueError(
+                f"pipeline.switch.{name}: not in the topology {self.topology.source}; known "
+                f"switches: {', '.join(self.topology.switches)}"
+            )
+
     def _check_group_sizes(self) -> None:
-        limit = self._pipeline.max_group_size
         for switch, tables in self._base.items():
+            limit = self._pipelines[switch].max_group_size
             for key, members in tables.groups.items():
                 if 0 < limit < len(members):
                     raise ValueError(
@@ -275,7 +299,7 @@ class Fleet:
             kept.name,
             kept.address,
             kept.device_id,
-            self._pipeline,
+            self._pipelines[kept.name],
             self._desired[kept.name],
             election_id=self._election_id,
             timing=self._timing,
@@ -308,6 +332,7 @@ class Fleet:
         Raises:
             SpecError: a host is unknown, or cannot be reached.
             RuleConflictError: another live job has an overlapping rule.
+            NoRuleTableError: no switch can find the job's packets.
             NameTakenError, RequestIdReusedError, ExhaustedError: as :meth:`Store.register`.
             StoreError: the store failed.
         """
@@ -325,6 +350,7 @@ class Fleet:
             if known is None:
                 self._check_free(spec, rules)
             self._check_reachable(spec)
+            cannot = self._cannot(spec)
             stored, _ = await self._in_store(
                 partial(
                     self._store.register,
@@ -332,11 +358,11 @@ class Fleet:
                     request_id=request_id,
                     spec=spec_text,
                     params=params,
-                    blocks=block_keys(self.topology, self._routes, spec),
+                    blocks=block_keys(self.topology, self._routes, spec, cannot),
                     now_unix_ms=time.time_ns() // 1_000_000,
                 )
             )
-            job = self._placed(stored, spec)
+            job = self._placed(stored, spec, cannot)
             self._admit(job)
             self._add_entries(job)
             return job
@@ -348,10 +374,12 @@ class Fleet:
                 "another name"
             )
         if (conflict := self._conflict(spec, rules)) is not None:
-            raise RuleConflictError(
-                f"{conflict}; release it, or tell the jobs apart by destination QP (match DST_QP) "
-                "or by tag"
+            way_out = (
+                "give this job's packets another JobID"
+                if spec.match is MatchKind.UEC
+                else "tell the jobs apart by destination QP (match DST_QP) or by tag"
             )
+            raise RuleConflictError(f"{conflict}; release it, or {way_out}")
 
     def _conflict(self, spec: JobSpec, rules: frozenset[EntryKey]) -> str | None:
         """Say which live job has rules for the same packets, and which, if there is one."""
@@ -373,6 +401,43 @@ class Fleet:
                 raise SpecError(
                     "spec.rings", f"{edge}: no path in the topology; link the two parts"
                 )
+
+    def neighbours(self, spec: JobSpec) -> list[str]:
+        """Return the names of live jobs whose packets may leave by ports that this one's may.
+
+        Raises:
+            SpecError: a host is unknown.
+        """
+        check_hosts(spec, self.topology)
+        mine = crossings(self.topology, self._routes, spec)
+        return [
+            job.spec.name
+            for job in self._jobs.values()
+            if job.spec.name != spec.name
+            and any(ports & job.ports.get(switch, frozenset()) for switch, ports in mine.items())
+        ]
+
+    def _cannot(self, spec: JobSpec) -> dict[str, str]:
+        """Return switch -> why it cannot find the job's packets, of the switches of its paths.
+
+        Raises:
+            NoRuleTableError: none of them can.
+        """
+        table = RULE_TABLES[spec.match]
+        if all(pipeline.has(table) for pipeline in self._pipelines.values()):
+            return {}
+        crossed = crossings(self.topology, self._routes, spec)
+        cannot = [switch for switch in crossed if not self._pipelines[switch].has(table)]
+        reason = (
+            f"its program has no table {table}; give it one compiled with -DRINGSTEP_UEC, such as "
+            "that of 'ringstep controller serve --uec', or uec = true in controller.toml"
+        )
+        if cannot and len(cannot) == len(crossed):
+            raise NoRuleTableError(
+                f"no switch of the job's paths can find its packets: {', '.join(cannot)}; "
+                f"{reason.replace('its program has', 'their program has').replace('it one', 'one')}"
+            )
+        return dict.fromkeys(cannot, reason)
 
     async def release(self, ref: str | int) -> LiveJob:
         """End a job and take its rules off the switches.
@@ -414,13 +479,13 @@ class Fleet:
 
     def programming(self, job: LiveJob) -> list[SwitchView]:
         """Return the switches that a path of the job may cross, by name, with their state."""
-        return [self._view(switch) for switch in sorted(job.entries)]
+        return [self._view(switch) for switch in sorted({*job.entries, *job.cannot})]
 
     async def state(self, job: LiveJob) -> list[SwitchReading]:
         """Read the job's blocks and counters from all its switches at once."""
-        return list(
-            await asyncio.gather(*(self._read_switch(job, switch) for switch in job.entries))
-        )
+        readings = await asyncio.gather(*(self._read_switch(job, switch) for switch in job.entries))
+        unable = (SwitchReading(switch, (), None, why) for switch, why in job.cannot.items())
+        return sorted([*readings, *unable], key=lambda reading: reading.switch)
 
     async def _read_switch(self, job: LiveJob, switch: str) -> SwitchReading:
         view, programmer = self._view(switch), self._programmers.get(switch)
@@ -433,17 +498,21 @@ class Fleet:
             return SwitchReading(switch, (), None, str(error))
         gate = asyncio.Semaphore(_STATE_READS_AT_ONCE)
 
-        async def read(key: int, block: int) -> BlockReading:
-            ports = tuple(sorted(job.ports[switch])) if key == ALL_PORTS else (key,)
+        async def read(block: int, ports: tuple[int, ...], port: int) -> BlockReading:
             try:
                 async with gate:
-                    return BlockReading(block, ports, await programmer.read_state(job_id, block))
+                    state = await programmer.read_state(job_id, block, port)
+                    return BlockReading(block, ports, state)
             except SessionError as error:
                 return BlockReading(block, ports, None, str(error))
 
-        reads: list[Awaitable[BlockReading]] = [
-            read(key, block) for key, block in sorted(job.stored.blocks[switch].items())
-        ]
+        reads: list[Awaitable[BlockReading]] = []
+        for key, block in sorted(job.stored.blocks[switch].items()):
+            of_pipe: dict[int, list[int]] = {}
+            for egress_port in sorted(job.ports[switch]) if key == ALL_PORTS else (key,):
+                asked = self._pipelines[switch].state_port(egress_port)
+                of_pipe.setdefault(asked, []).append(egress_port)
+            reads += [read(block, tuple(ports), port) for port, ports in of_pipe.items()]
         return SwitchReading(switch, tuple(await asyncio.gather(*reads)), counters)
 
     async def _restore(self, stored: StoredJob) -> LiveJob:
@@ -457,16 +526,17 @@ class Fleet:
                 raise SpecError(
                     "spec", f"{conflict}; release one of the two, then restart the controller"
                 )
-            wanted = block_keys(self.topology, self._routes, spec)
+            cannot = self._cannot(spec)
+            wanted = block_keys(self.topology, self._routes, spec, cannot)
             have = {switch: tuple(sorted(blocks)) for switch, blocks in stored.blocks.items()}
             if have != wanted:
                 stored = await self._in_store(partial(self._store.place, stored.job_id, wanted))
-            return self._placed(stored, spec)
-        except SpecError as error:
+            return self._placed(stored, spec, cannot)
+        except (SpecError, NoRuleTableError) as error:
             LOGGER.warning("job %s (%d): %s", spec.name, stored.job_id, error)
             return LiveJob(stored, spec, problem=str(error))
 
-    def _placed(self, stored: StoredJob, spec: JobSpec) -> LiveJob:
+    def _placed(self, stored: StoredJob, spec: JobSpec, cannot: Mapping[str, str]) -> LiveJob:
         placed = PlacedJob(stored.job_id, stored.generation, spec, stored.blocks)
         return LiveJob(
             stored,
@@ -474,6 +544,7 @@ class Fleet:
             rules=match_keys(self.topology, spec),
             entries=job_entries(self.topology, self._routes, placed),
             ports=crossings(self.topology, self._routes, spec),
+            cannot=cannot,
         )
 
     def _admit(self, job: LiveJob) -> None:

@@ -26,11 +26,15 @@ from ringstep.protocol.marker import (
     k_fixed,
 )
 from ringstep.protocol.tag import JobCarrier, TagLayout
+from ringstep.protocol.uec import JOB_ID_BITS
 
 NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$")
 MAX_REQUEST_ID = 128
+MAX_UEC_JOB_IDS = 256
 MAX_EDGES = 65536
 """Bound on the edges of one job, so that one request cannot occupy the controller."""
+PERSISTENT = "persistent"
+"""Sender with one connection per neighbour, as the advice calls it."""
 T = TypeVar("T")
 _NO_GATE = -1
 _QP_BITS = 24
@@ -50,6 +54,27 @@ class MatchKind(StrEnum):
     DST_QP = "dst_qp"
     PAIR = "pair"
     TAG = "tag"
+    UEC = "uec"
+
+
+class Marking(StrEnum):
+    """Whether switches mark a job's packets when it starts."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a topology file does not tell of a job and its hosts; empty or 0: not known."""
+
+    sender: str = ""
+    preset: str = ""
+    step_bytes: int = 0
+    rtt_ns: int = 0
+    mtu: int = 0
+    tenants: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,7 +99,10 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A checked job; ``params.generation`` is a placeholder until a Job_ID is given."""
+    """A checked job; ``params.generation`` is a placeholder until a Job_ID is given.
+
+    With :attr:`Marking.AUTO` ``params`` do not mark: :mod:`ringstep.controller.marking` decides.
+    """
 
     name: str
     rings: tuple[tuple[str, ...], ...]
@@ -84,6 +112,10 @@ class JobSpec:
     profile: str
     scope: Scope
     params: MarkerParams
+    uec_job_ids: tuple[int, ...] = ()
+    """JobIDs of the job's Ultra Ethernet packets, ascending; only with :attr:`MatchKind.UEC`."""
+    marking: Marking = Marking.AUTO
+    traffic: Traffic = Traffic()
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -103,6 +135,12 @@ _MATCH_KINDS = {
     jobs_pb2.MATCH_KIND_DST_QP: MatchKind.DST_QP,
     jobs_pb2.MATCH_KIND_PAIR: MatchKind.PAIR,
     jobs_pb2.MATCH_KIND_TAG: MatchKind.TAG,
+    jobs_pb2.MATCH_KIND_UEC: MatchKind.UEC,
+}
+_MARKING = {
+    jobs_pb2.MARKING_CHOICE_AUTO: Marking.AUTO,
+    jobs_pb2.MARKING_CHOICE_ON: Marking.ON,
+    jobs_pb2.MARKING_CHOICE_OFF: Marking.OFF,
 }
 _CARRIERS = {
     jobs_pb2.TAG_CARRIER_SPORT: JobCarrier.SPORT,
@@ -152,6 +190,13 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
             "spec.profile", f"{profile!r} is not a profile; use one of {', '.join(PROFILES)}"
         )
     scope, params = _marker(profile, message.overrides)
+    marking = _marking(message)
+    if (
+        message.traffic.sender == PERSISTENT
+        and message.overrides.mode == jobs_pb2.PROGRESS_MODE_UNSPECIFIED
+    ):
+        # Its PSNs do not start anew with a step.
+        params = replace(params, mode=ProgressMode.ANCHORED)
     return JobSpec(
         name=message.name,
         rings=rings,
@@ -160,7 +205,41 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         tag=_tag(message, match, params.layout),
         profile=profile,
         scope=scope,
-        params=params,
+        params=replace(params, enabled=marking is Marking.ON),
+        uec_job_ids=_uec_job_ids(message, match),
+        marking=marking,
+        traffic=_traffic(message.traffic),
+    )
+
+
+def _marking(message: jobs_pb2.JobSpec) -> Marking:
+    enabled = message.overrides.enabled if message.overrides.HasField("enabled") else None
+    if message.marking == jobs_pb2.MARKING_CHOICE_UNSPECIFIED:
+        if enabled is None:
+            return Marking.AUTO
+        return Marking.ON if enabled else Marking.OFF
+    marking = _MARKING.get(message.marking)
+    if marking is None:
+        raise SpecError("spec.marking", f"{message.marking}: use AUTO, ON or OFF")
+    if enabled is not None and marking is not (Marking.ON if enabled else Marking.OFF):
+        raise SpecError(
+            "spec.overrides.enabled", f"{enabled}, but marking is {marking.name}; give one of them"
+        )
+    return marking
+
+
+def _traffic(message: jobs_pb2.Traffic) -> Traffic:
+    for name in ("sender", "preset"):
+        value = getattr(message, name)
+        if value and not NAME.match(value):
+            raise SpecError(f"spec.traffic.{name}", f"{value!r} is not a name, such as connectx")
+    return Traffic(
+        sender=message.sender,
+        preset=message.preset,
+        step_bytes=message.step_bytes,
+        rtt_ns=message.rtt_ns,
+        mtu=message.mtu,
+        tenants=message.tenants,
     )
 
 
@@ -180,10 +259,12 @@ def _match_kind(message: jobs_pb2.JobSpec, queue_pairs: Sequence[QueuePair]) -> 
     if message.match == jobs_pb2.MATCH_KIND_UNSPECIFIED:
         if message.HasField("tag"):
             return MatchKind.TAG
+        if message.uec_job_ids:
+            return MatchKind.UEC
         return MatchKind.DST_QP if queue_pairs else MatchKind.PAIR
     match = _MATCH_KINDS.get(message.match)
     if match is None:
-        raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR or TAG")
+        raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR, TAG or UEC")
     if match is MatchKind.DST_QP and not queue_pairs:
         raise SpecError(
             "spec.queue_pairs",
@@ -215,6 +296,26 @@ def _tag(message: jobs_pb2.JobSpec, match: MatchKind, layout: TagLayout) -> Tag 
     return Tag(carrier, message.tag.value)
 
 
+def _uec_job_ids(message: jobs_pb2.JobSpec, match: MatchKind) -> tuple[int, ...]:
+    field = "spec.uec_job_ids"
+    if match is not MatchKind.UEC:
+        if message.uec_job_ids:
+            raise SpecError(field, f"set, but match is {match.name}; use match UEC")
+        return ()
+    if not message.uec_job_ids:
+        raise SpecError(field, "empty, but match is UEC; give the JobID of the job's packets")
+    if message.queue_pairs:
+        raise SpecError(
+            "spec.queue_pairs", "set, but match is UEC, which has no queue pairs; give rings"
+        )
+    if len(message.uec_job_ids) > MAX_UEC_JOB_IDS:
+        raise SpecError(field, f"{len(message.uec_job_ids)}: use at most {MAX_UEC_JOB_IDS}")
+    for index, value in enumerate(message.uec_job_ids, start=1):
+        if not 0 <= value < 1 << JOB_ID_BITS:
+            raise SpecError(f"{field}[{index}]", f"{value}: must be in 0..{(1 << JOB_ID_BITS) - 1}")
+    return tuple(sorted(set(message.uec_job_ids)))
+
+
 def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, MarkerParams]:
     base = PROFILES[profile]
     params = base.params
@@ -223,8 +324,6 @@ def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, M
             params = _with(params, name, **{name: getattr(overrides, name)})
     if overrides.HasField("t_win_us"):
         params = _with(params, "t_win_us", t_win=overrides.t_win_us)
-    if overrides.HasField("enabled"):
-        params = replace(params, enabled=overrides.enabled)
     if overrides.HasField("k"):
         params = _with(params, "k", k=_checked("k", lambda: k_fixed(overrides.k)))
     if overrides.HasField("tau"):

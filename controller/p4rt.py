@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
@@ -37,7 +37,7 @@ from ringstep.controller.entries import SwitchTables
 from ringstep.controller.pipeline import JOB_COUNTERS, Pipeline
 from ringstep.controller.plan import DefaultUpdate, EntryUpdate, GroupUpdate, MemberUpdate, Update
 from ringstep.protocol.inband import OP_READ_STATE, ReadRequest, StateReply
-from ringstep.protocol.limits import CPU_PORT
+from ringstep.protocol.limits import CPU_PORT, T2NA_TICK_NS
 
 LOGGER = logging.getLogger(__name__)
 
@@ -438,8 +438,10 @@ class Session:
 
     # -- state of a job ----------------------------------------------------------------------
 
-    async def read_state(self, job_id: int, block: int) -> StateReply:
-        """Ask the data plane for one state block, in-band.
+    async def read_state(self, job_id: int, block: int, port: int = CPU_PORT) -> StateReply:
+        """Ask the data plane for one state block, in-band; times are in microseconds.
+
+        ``port`` is :meth:`Pipeline.state_port` of the block's egress ports.
 
         Raises:
             SessionError: no answer after three tries.
@@ -447,20 +449,34 @@ class Session:
         for _ in range(_STATE_ATTEMPTS):
             async with self._expected_reply() as (request_id, future):
                 payload = ReadRequest(request_id, job_id, block).encode()
-                packet = P4PacketOut(payload, egress_port=CPU_PORT, op=OP_READ_STATE)
+                packet = P4PacketOut(payload, egress_port=port, op=OP_READ_STATE)
                 try:
                     async with asyncio.timeout(self._timing.state_s):
                         # grpc.aio allows one write at a time on a stream.
                         async with self._send_lock:
                             await self._stream.write(packet.encode_update(self._schema))
-                        return await future
+                        return self._in_microseconds(await future)
                 except TimeoutError:
                     continue
                 except (grpc.RpcError, asyncio.InvalidStateError):
                     raise SessionError(f"{self._address}: the stream is closed") from None
         raise SessionError(
             f"{self._address}: the data plane did not answer {_STATE_ATTEMPTS} reads of block "
-            f"{block} within {self._timing.state_s:g} s each; is its CPU port {CPU_PORT}?"
+            f"{block} within {self._timing.state_s:g} s each; "
+            + (
+                f"is its CPU port {CPU_PORT}?"
+                if port == CPU_PORT
+                else f"is recirculation enabled on its port {port}?"
+            )
+        )
+
+    def _in_microseconds(self, reply: StateReply) -> StateReply:
+        if not self._pipeline.is_t2na:
+            return reply
+        return replace(
+            reply,
+            now=reply.now * T2NA_TICK_NS // 1000,
+            win_start=reply.win_start * T2NA_TICK_NS // 1000,
         )
 
     @asynccontextmanager

@@ -22,9 +22,11 @@ from google.protobuf.text_format import ParseError
 from ringstep.protocol.limits import (
     ALPHA_BITS,
     BLOCK_BITS,
+    CPU_PORT,
     GENERATION_BITS,
     JOB_BITS,
     K_BITS,
+    MARK_GAP_BITS,
     MAX_JOBS,
     NEXTHOP_BITS,
     PATH_BITS,
@@ -32,10 +34,16 @@ from ringstep.protocol.limits import (
     PSN_BITS,
     QDEPTH_BITS,
     STEP_FIELD_BITS,
+    T2NA_LOCAL_PORT_MASK,
+    T2NA_RECIRC_PORT,
 )
+from ringstep.protocol.uec import JOB_ID_BITS
 
 DEFAULT_P4INFO: Final = "ringstep_v1model.p4info.txtpb"
 DEFAULT_JSON: Final = "ringstep_v1model.json"
+UEC_P4INFO: Final = "ringstep_v1model_uec.p4info.txtpb"
+UEC_JSON: Final = "ringstep_v1model_uec.json"
+UEC_TABLE: Final = "job_by_uec_id"
 
 JOB_COUNTERS: Final = (
     "job_data",
@@ -67,7 +75,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, int]]] = {
     "forward": {"port": PORT_BITS, "src_mac": 48, "dst_mac": 48},
     "set_job": {"job": JOB_BITS, "path_id": PATH_BITS},
     "set_block": {"block": BLOCK_BITS},
-    "set_red": {"q_min": QDEPTH_BITS, "q_max": QDEPTH_BITS, "p_max": 16},
+    "set_red": {"q_min": QDEPTH_BITS, "q_max": QDEPTH_BITS, "p_max": 16, "gap": MARK_GAP_BITS},
     "set_params": {
         "generation": GENERATION_BITS,
         "step_mask": STEP_FIELD_BITS,
@@ -113,6 +121,11 @@ TABLES: Final[Mapping[str, TableContract]] = {
     "red": TableContract({"egress_port": ("EXACT", PORT_BITS)}, ("set_red",)),
 }
 
+OPTIONAL_TABLES: Final[Mapping[str, TableContract]] = {
+    UEC_TABLE: TableContract({"uec_job_id": ("EXACT", JOB_ID_BITS)}, ("set_job",)),
+}
+"""Tables that only some builds of the program have; what needs one asks :meth:`Pipeline.has`."""
+
 PACKET_METADATA: Final[Mapping[str, Mapping[str, int]]] = {
     "packet_out": {"egress_port": PORT_BITS, "op": 7},
     "packet_in": {"ingress_port": PORT_BITS, "op": 7},
@@ -134,23 +147,46 @@ class Pipeline:
         """64-bit hash of P4Info and device configuration."""
         return self.schema.p4cookie
 
+    def has(self, table: str) -> bool:
+        """Say whether the program has a table."""
+        return self.schema.tables.get(table) is not None
+
+    @property
+    def is_t2na(self) -> bool:
+        """Whether the program is that for Tofino 2, whose state is per pipe."""
+        return bool(self.schema.p4info.pkg_info.arch == "t2na")
+
+    def state_port(self, egress_port: int) -> int:
+        """Return the port to which a packet-out asks for the state behind an egress port.
+
+        On Tofino 2 the pipe of a port is the upper bits of its number. Pipe 0 has the CPU port;
+        another pipe answers over its recirculation port.
+        """
+        pipe = egress_port & ~T2NA_LOCAL_PORT_MASK
+        return pipe | T2NA_RECIRC_PORT if self.is_t2na and pipe else CPU_PORT
+
     @property
     def max_group_size(self) -> int:
         """Largest ECMP group the program takes; 0 where it names no bound."""
         return self.schema.action_profiles["ecmp"].max_group_size
 
 
-def load_pipeline(p4info: Path | None = None, device_json: Path | None = None) -> Pipeline:
+def load_pipeline(
+    p4info: Path | None = None, device_json: Path | None = None, *, uec: bool = False
+) -> Pipeline:
     """Load and check a program; without paths, the one that comes with Ringstep.
+
+    ``uec`` takes the build of that one that finds the jobs of Ultra Ethernet packets too.
 
     Raises:
         PipelineError: a file cannot be read or parsed, or the program is not the controller's.
     """
     packaged = importlib.resources.files("ringstep") / "p4build"
-    info_name = str(p4info or DEFAULT_P4INFO)
-    json_name = str(device_json or DEFAULT_JSON)
-    info_text = _read(p4info or packaged / DEFAULT_P4INFO, info_name)
-    device_config = _read(device_json or packaged / DEFAULT_JSON, json_name)
+    own_info, own_json = (UEC_P4INFO, UEC_JSON) if uec else (DEFAULT_P4INFO, DEFAULT_JSON)
+    info_name = str(p4info or own_info)
+    json_name = str(device_json or own_json)
+    info_text = _read(p4info or packaged / own_info, info_name)
+    device_config = _read(device_json or packaged / own_json, json_name)
     try:
         info = from_text(info_text.decode(), p4i.P4Info)
     except (ParseError, UnicodeDecodeError, IndexError) as error:
@@ -158,12 +194,13 @@ def load_pipeline(p4info: Path | None = None, device_json: Path | None = None) -
             f"{info_name}: not a P4Info in text form ({error}); use what "
             "p4c --p4runtime-files NAME.p4info.txtpb writes"
         ) from None
-    try:
-        json.loads(device_config)
-    except ValueError as error:
-        raise PipelineError(
-            f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
-        ) from None
+    if info.pkg_info.arch == "v1model":
+        try:
+            json.loads(device_config)
+        except ValueError as error:
+            raise PipelineError(
+                f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
+            ) from None
     pipeline = make_pipeline(info, device_config, info_name)
     return replace(pipeline, source=f"{info_name} with {json_name}")
 
@@ -198,10 +235,11 @@ def _read(path: Path | importlib.resources.abc.Traversable, name: str) -> bytes:
 
 
 def _mismatches(schema: P4Schema) -> Iterator[str]:
-    for table_name, contract in TABLES.items():
+    for table_name, contract in {**TABLES, **OPTIONAL_TABLES}.items():
         table = schema.tables.get(table_name)
         if table is None:
-            yield f"table {table_name} is missing"
+            if table_name in TABLES:
+                yield f"table {table_name} is missing"
             continue
         found = {
             match.alias: (getattr(match.match_type, "name", str(match.match_type)), match.bitwidth)

@@ -31,6 +31,7 @@ TABLE_ORDER = (
     "job_by_dst_qp",
     "job_by_pair",
     "job_by_tag",
+    "job_by_uec_id",
 )
 """Insertion order: what a rule leads to stands before the rule, so that a packet never finds a job
 without parameters or a route without a next hop. Deletion goes the other way."""

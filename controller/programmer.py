@@ -34,6 +34,7 @@ from ringstep.controller.plan import (
     plan_updates,
 )
 from ringstep.protocol.inband import StateReply
+from ringstep.protocol.limits import CPU_PORT
 
 LOGGER = logging.getLogger(__name__)
 
@@ -134,13 +135,13 @@ class Programmer:
             await asyncio.sleep(delay)
             delay = min(delay * 2, self._timing.retry_max_s)
 
-    async def read_state(self, job_id: int, block: int) -> StateReply:
-        """Read one state block from the data plane.
+    async def read_state(self, job_id: int, block: int, port: int = CPU_PORT) -> StateReply:
+        """Read one state block from the data plane, by :meth:`Session.read_state`.
 
         Raises:
             SessionError: there is no session, or the data plane does not answer.
         """
-        return await self._open_session().read_state(job_id, block)
+        return await self._open_session().read_state(job_id, block, port)
 
     async def read_job_counters(self, job_id: int) -> dict[str, int]:
         """Return the packet counters of a job.

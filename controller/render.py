@@ -49,6 +49,7 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
         ],
         "match": _match_text(spec),
         "tag": _tag_dict(spec),
+        "uec_job_ids": list(spec.uec_job_ids),
         "profile": spec.profile or "ringstep",
         "parameters": {
             "k": params.k,
@@ -65,8 +66,14 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
             "enabled": params.enabled,
             "scope": _enum(jobs_pb2.Scope.Name(params.scope), "SCOPE_"),
         },
+        "marking": _marking_dict(params),
         "programming": [
-            {"switch": item.switch, "phase": phase_text(item.phase), "detail": item.detail}
+            {
+                "switch": item.switch,
+                "phase": phase_text(item.phase),
+                "detail": item.detail,
+                "cannot": item.cannot,
+            }
             for item in job.programming
         ],
         "created_unix_ms": job.created_unix_ms,
@@ -75,11 +82,35 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
     }
 
 
+def _marking_dict(params: jobs_pb2.MarkerParameters) -> dict[str, Any]:
+    decision = params.marking
+    choice = _enum(jobs_pb2.MarkingChoice.Name(decision.choice), "MARKING_CHOICE_")
+    return {
+        "on": params.enabled,
+        "choice": "unknown" if choice == "unspecified" else choice,
+        "reason": decision.reason,
+        "confidence": decision.confidence or None,
+        "closed_loop": decision.closed_loop,
+    }
+
+
+def marking_line(job: jobs_pb2.Job) -> Text:
+    """Return in one line whether a job is marked, and why."""
+    view = _marking_dict(job.parameters)
+    state = "on" if view["on"] else "off"
+    how = f", {view['choice']}" if view["choice"] == "auto" else ""
+    how += f", {view['confidence']}" if view["confidence"] not in {None, "none"} else ""
+    reason = f": {view['reason']}" if view["reason"] else ""
+    return Text(f"marking {state}{how}{reason}", overflow="fold")
+
+
 def _match_text(spec: jobs_pb2.JobSpec) -> str:
     if spec.match != jobs_pb2.MATCH_KIND_UNSPECIFIED:
         return _enum(jobs_pb2.MatchKind.Name(spec.match), "MATCH_KIND_")
     if spec.HasField("tag"):
         return "tag"
+    if spec.uec_job_ids:
+        return "uec"
     return "dst_qp" if spec.queue_pairs else "pair"
 
 
@@ -181,7 +212,7 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
             or f"{len(view['queue_pairs'])} queue pairs",
             view["match"],
             view["profile"],
-            f"{params['k']:.4g}" + ("" if params["enabled"] else " (paused)"),
+            f"{params['k']:.4g}" + ("" if params["enabled"] else " (not marking)"),
             params["scope"],
             _programming_text(view),
         )
@@ -189,14 +220,27 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
 
 
 def job_notes(jobs: Iterable[jobs_pb2.Job]) -> list[Text]:
-    """Return why jobs have no rules, for people."""
-    return [_note(f"job {job.spec.name}", job.problem) for job in jobs if job.problem]
+    """Return why jobs have no rules, or not everywhere, for people."""
+    notes = []
+    for job in jobs:
+        name = f"job {job.spec.name}"
+        if job.problem:
+            notes.append(_note(name, job.problem))
+        for item in job.programming:
+            if item.cannot:
+                notes.append(_note(f"{name} is not followed by {item.switch}", item.detail))
+    return notes
 
 
 def _programming_text(view: dict[str, Any]) -> str:
     if view["problem"]:
         return "[red]has no rules[/]"
-    items = view["programming"]
+    unable = [item["switch"] for item in view["programming"] if item["cannot"]]
+    text = _phases_text([item for item in view["programming"] if not item["cannot"]])
+    return f"{text}; [red]not on {', '.join(unable)}[/]" if unable else text
+
+
+def _phases_text(items: list[dict[str, Any]]) -> str:
     late = [item for item in items if item["phase"] != "in sync"]
     if not late:
         return f"[green]{len(items)} in sync[/]"
@@ -218,9 +262,12 @@ def parameter_table(job: jobs_pb2.Job) -> Table:
         )
     tag = view["tag"]
     table.add_row("match", view["match"] + (f" {tag['carrier']}={tag['value']}" if tag else ""))
+    if view["uec_job_ids"]:
+        table.add_row("UEC JobIDs", " ".join(f"{value:#x}" for value in view["uec_job_ids"]))
     table.add_row("profile", view["profile"])
     for key, value in view["parameters"].items():
         table.add_row(key, "off" if value is None else f"{value:.4g}" if key == "k" else str(value))
+    table.add_row("marking", Text(marking_line(job).plain.removeprefix("marking ")))
     table.add_row("switches", _programming_text(view))
     return table
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import grpc.aio
 
 from ringstep.controller.channels import MAX_MESSAGE_BYTES, is_loopback
-from ringstep.controller.config import ControllerConfig
+from ringstep.controller.config import ControllerConfig, ProgramConfig
 from ringstep.controller.fleet import Fleet
-from ringstep.controller.pipeline import load_pipeline
+from ringstep.controller.pipeline import Pipeline, load_pipeline
 from ringstep.controller.service import JobsService, SwitchesService, read_stored_spec
 from ringstep.controller.store import Store
 from ringstep.controller.v1 import jobs_pb2_grpc, switches_pb2_grpc
@@ -44,7 +44,8 @@ async def running(config: ControllerConfig) -> AsyncIterator[str]:
         ValueError: topology and program do not fit together.
     """
     topology = load_topology(config.topology)
-    pipeline = load_pipeline(config.pipeline.p4info, config.pipeline.json_)
+    pipeline = _load(config.pipeline)
+    others = {name: _load(program) for name, program in config.pipeline.switch.items()}
     store = Store(config.store)
     try:
         fleet = Fleet(
@@ -54,6 +55,7 @@ async def running(config: ControllerConfig) -> AsyncIterator[str]:
             read_stored_spec,
             election_id=config.p4runtime.election_id,
             timing=config.p4runtime.timing,
+            other_pipelines=others,
         )
         server, address = _bind(config.listen)
         jobs_pb2_grpc.add_JobsServicer_to_server(JobsService(fleet), server)
@@ -71,6 +73,10 @@ async def running(config: ControllerConfig) -> AsyncIterator[str]:
             await server.stop(None)
     finally:
         store.close()
+
+
+def _load(program: ProgramConfig) -> Pipeline:
+    return load_pipeline(program.p4info, program.json_, uec=program.uec)
 
 
 def _bind(listen: str) -> tuple[grpc.aio.Server, str]:

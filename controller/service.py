@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -19,6 +20,7 @@ from google.protobuf import json_format
 from ringstep.controller.fleet import (
     Fleet,
     LiveJob,
+    NoRuleTableError,
     RuleConflictError,
     SwitchAddressError,
     SwitchReading,
@@ -33,6 +35,7 @@ from ringstep.controller.jobs import (
     params_to_proto,
     spec_from_proto,
 )
+from ringstep.controller.marking import decide
 from ringstep.controller.programmer import Phase
 from ringstep.controller.store import (
     ExhaustedError,
@@ -67,6 +70,7 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     NameTakenError: grpc.StatusCode.ALREADY_EXISTS,
     RequestIdReusedError: grpc.StatusCode.ALREADY_EXISTS,
     RuleConflictError: grpc.StatusCode.FAILED_PRECONDITION,
+    NoRuleTableError: grpc.StatusCode.FAILED_PRECONDITION,
     NoSuchJobError: grpc.StatusCode.NOT_FOUND,
     UnknownSwitchError: grpc.StatusCode.NOT_FOUND,
     ExhaustedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -98,16 +102,7 @@ def read_stored_spec(stored: StoredJob) -> JobSpec:
     spec = spec_from_proto(json_format.Parse(stored.spec, jobs_pb2.JobSpec()))
     params = json_format.Parse(stored.params, jobs_pb2.MarkerParameters())
     scope, marker = params_from_proto(params, stored.generation)
-    return JobSpec(
-        name=spec.name,
-        rings=spec.rings,
-        queue_pairs=spec.queue_pairs,
-        match=spec.match,
-        tag=spec.tag,
-        profile=spec.profile,
-        scope=scope,
-        params=marker,
-    )
+    return replace(spec, scope=scope, params=marker)
 
 
 class JobsService(jobs_pb2_grpc.JobsServicer):
@@ -126,7 +121,12 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                     f"{len(request.request_id)} characters; use at most {MAX_REQUEST_ID}",
                 )
             spec = spec_from_proto(request.spec)
+            decision = decide(
+                spec, request.spec.overrides, self._fleet.topology, self._fleet.neighbours(spec)
+            )
+            spec = replace(spec, params=decision.params)
             params = params_to_proto(spec.params, spec.scope)
+            params.marking.CopyFrom(decision.to_proto())
             job = await self._fleet.register(
                 spec,
                 spec_text(request.spec),
@@ -185,16 +185,21 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             id=stored.job_id,
             generation=stored.generation,
             spec=json_format.Parse(stored.spec, jobs_pb2.JobSpec()),
-            parameters=params_to_proto(job.spec.params, job.spec.scope),
-            programming=[
-                jobs_pb2.SwitchProgramming(
-                    switch=view.name, phase=_PHASES[view.status.phase], detail=view.status.detail
-                )
-                for view in self._fleet.programming(job)
-            ],
+            parameters=json_format.Parse(stored.params, jobs_pb2.MarkerParameters()),
+            programming=[self._programming(job, view) for view in self._fleet.programming(job)],
             created_unix_ms=stored.created_unix_ms,
             problem=job.problem,
             request_id=stored.request_id,
+        )
+
+    @staticmethod
+    def _programming(job: LiveJob, view: SwitchView) -> jobs_pb2.SwitchProgramming:
+        reason = job.cannot.get(view.name)
+        return jobs_pb2.SwitchProgramming(
+            switch=view.name,
+            phase=_PHASES[view.status.phase],
+            detail=view.status.detail if reason is None else reason,
+            cannot=reason is not None,
         )
 
 

@@ -8,6 +8,8 @@ from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 
+from ringstep.protocol.red import MARK_GAP, RedParams
+
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 Role = Literal["tor", "spine"]
@@ -24,11 +26,14 @@ class Red:
     q_min: int = 40
     q_max: int = 160
     p_max: float = 0.2
+    mark_gap: int = MARK_GAP
+    """Microseconds between marks on packets of jobs (ringstep.protocol.red); 0: not spaced."""
 
     @property
-    def p_max_16(self) -> int:
-        """``p_max`` in units of 1/65536, as the data plane's 16-bit parameter holds it."""
-        return min(round(self.p_max * 65536), 65535)
+    def params(self) -> RedParams:
+        """What the data plane's table holds."""
+        p_max = min(round(self.p_max * 65536), 65535)
+        return RedParams(self.q_min, self.q_max, p_max, self.mark_gap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Recommendation:
 
     ``expected`` is the change of CCT against DCQCN + ECMP with this start, ``marking_harm`` the
     upper end of what marking alone changes with these parameters, in percent; None: no evidence.
+    ``marking_reason`` is those of ``reasons`` that decided on marking, in one line.
     """
 
     paths: Literal["planned", "ecmp"]
@@ -84,6 +85,7 @@ class Recommendation:
     reasons: tuple[str, ...]
     evidence: tuple[Cell, ...]
     rules: tuple[Rule, ...]
+    marking_reason: str
 
 
 # --- Evidence ---------------------------------------------------------------------------------
@@ -263,11 +265,11 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
         raise FactError("the table of measurements is empty; make it with bench/guidance.py")
     rules = rules_of_thumb(fabric, job)
     if not job.crossing:
+        reason = "no ring edge leaves its rack: there is no path to choose and no queue to mark in"
         return Recommendation(
             "ecmp", False, _fitted(PROFILES["ringstep"].params, fabric, job), False,
             Confidence.MEASURED, Change(0.0, 0.0, 0.0), None,
-            ("no ring edge leaves its rack: there is no path to choose and no queue to mark in",),
-            (), rules,
+            (reason,), (), rules, reason,
         )  # fmt: skip
     evidence = _evidence(fabric, job, table)
     reasons = list(evidence.reasons)
@@ -286,7 +288,8 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
     assert params is not None
     harm = evidence.marking(set_up)[1] if known else None
     loop = _needs_loop(evidence, table.variants, planned=planned, known=known)
-    reasons += _why_marking(evidence, set_up, marking=marking, known=known)
+    why = _why_marking(evidence, set_up, marking=marking, known=known)
+    reasons.append(why)
     if not loop:
         reasons.append(
             f"no parameters gained {_THRIFT:g} % by marking here, so there is nothing to try out"
@@ -305,6 +308,7 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
         tuple(reasons),
         evidence.cells,
         rules,
+        "; ".join((*evidence.reasons, why)),
     )
 
 
@@ -357,9 +361,9 @@ def _best_start(
     return best
 
 
-def _why_marking(evidence: _Evidence, variant: Variant, *, marking: bool, known: bool) -> list[str]:
+def _why_marking(evidence: _Evidence, variant: Variant, *, marking: bool, known: bool) -> str:
     if not known:
-        return ["marking does not start without evidence; the closed loop may try it"]
+        return "marking does not start without evidence; the closed loop may try it"
     gain, harm = evidence.marking(variant)
     what = "on ECMP paths it alone"
     if variant.planned:
@@ -367,12 +371,12 @@ def _why_marking(evidence: _Evidence, variant: Variant, *, marking: bool, known:
         what = "on planned paths it alone" if safe else "planned paths with it"
     if marking:
         most = max(harm, 0.0)
-        return [f"marking starts: {what} may cost {most:.1f} % at most (limit {HARM_LIMIT:g} %)"]
+        return f"marking starts: {what} may cost {most:.1f} % at most (limit {HARM_LIMIT:g} %)"
     if harm > HARM_LIMIT:
-        return [
+        return (
             f"marking does not start: {what} may cost up to {harm:.1f} % (limit {HARM_LIMIT:g} %)"
-        ]
-    return [f"marking does not start: {what} gains {gain:.1f} %, less than {_THRIFT:g} %"]
+        )
+    return f"marking does not start: {what} gains {gain:.1f} %, less than {_THRIFT:g} %"
 
 
 def _needs_loop(

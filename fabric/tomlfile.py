@@ -199,7 +199,8 @@ def _explain(
 
 def _unknown_key(location: Location, model: type[BaseModel]) -> str:
     key = str(location[-1])
-    known = list(_model_at(model, location[:-1]).model_fields)
+    fields = _model_at(model, location[:-1]).model_fields
+    known = [field.alias or name for name, field in fields.items()]
     close = difflib.get_close_matches(key, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"unknown key; {hint}known keys here: {', '.join(known)}"

@@ -37,6 +37,7 @@ from ringstep.fabric.tomlfile import (
     read_text,
 )
 from ringstep.fabric.units import format_mac, parse_delay_ns, parse_mac, parse_rate_bps
+from ringstep.protocol.red import MARK_GAP, MARK_GAP_MAX
 
 _NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$")
 _TARGET = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):(\d{1,5})$")
@@ -125,11 +126,24 @@ def _parse_networks(value: object) -> tuple[IPNetwork, ...]:
 Name = Annotated[str, BeforeValidator(_parse_name)]
 
 
+def _parse_mark_gap(item: object) -> int:
+    """Return microseconds; 0: marks on packets of jobs are not spaced."""
+    if item == "off":
+        return 0
+    ns = parse_delay_ns(item)
+    if ns % 1000 or not 0 < ns // 1000 <= MARK_GAP_MAX:
+        raise ValueError(
+            f'{item!r} is no gap; write whole microseconds up to "{MARK_GAP_MAX}us", or "off"'
+        )
+    return ns // 1000
+
+
 class _RedTable(TomlTable):
     enabled: Annotated[bool, Field(strict=True)] = True
     q_min: Annotated[int, Field(strict=True, ge=0, lt=1 << 19)] = 40
     q_max: Annotated[int, Field(strict=True, gt=0, lt=1 << 19)] = 160
     p_max: Annotated[float, Field(gt=0, le=1)] = 0.2
+    mark_gap: Annotated[int, BeforeValidator(_parse_mark_gap)] = MARK_GAP
 
 
 class _FabricTable(TomlTable):
@@ -388,4 +402,6 @@ def _merged_red(default: _RedTable, own: _RedTable | None) -> _RedTable:
 
 
 def _red(table: _RedTable) -> Red | None:
-    return Red(table.q_min, table.q_max, table.p_max) if table.enabled else None
+    if not table.enabled:
+        return None
+    return Red(table.q_min, table.q_max, table.p_max, table.mark_gap)

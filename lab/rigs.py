@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
-from ringstep.controller.jobs import QueuePair
+from ringstep.controller.jobs import Marking, QueuePair
 from ringstep.hostlib.wires import HostLoop, UdpWire, VirtualNet
 from ringstep.lab.processes import Child, call, ringstep, running
 from ringstep.lab.results import FlowRun
@@ -97,6 +97,7 @@ def topology_toml(link: LinkSetting) -> str:
         f"q_min = {link.red_min}",
         f"q_max = {link.red_max}",
         f"p_max = {link.red_p_max}",
+        'mark_gap = "off"',
         "",
         "[[switch]]",
         f'name = "{SWITCH_NAME}"',
@@ -147,7 +148,7 @@ class _Control:
             "--profile", s.profile, "--k", f"{s.k:g}", "--t-win-us", str(s.t_win_us),
             "--n-sample", str(s.n_sample), "--n-warmup", str(s.n_warmup),
             "--q-gate", "off" if s.q_gate is None else str(s.q_gate),
-            "--enabled" if mode is Mode.MARKER else "--paused",
+            "--marking", "on" if mode is Mode.MARKER else "off",
             "--wait", "--json", "--controller", self.target,
         )  # fmt: skip
         job: dict[str, Any] = json.loads(printed)
@@ -168,7 +169,7 @@ class _Control:
             n_sample=s.n_sample,
             n_warmup=s.n_warmup,
             q_gate=Q_GATE_OFF if s.q_gate is None else s.q_gate,
-            enabled=mode is Mode.MARKER,
+            marking=Marking.ON if mode is Mode.MARKER else Marking.OFF,
         )
 
         async def talk(client: ControllerClient) -> None:

@@ -3,7 +3,7 @@
 // -DRINGSTEP_UEC adds Ultra Ethernet, whose headers name job, step and end of message themselves.
 //
 // Ingress finds a packet's job and its way; egress, where the queue depth is known, runs RED and
-// the marker and sets CE. The marker's rule is that of ringstep.protocol.marker.
+// the marker, spaces marks and sets CE. The marker's rule is that of ringstep.protocol.marker.
 
 #include <core.p4>
 #include <v1model.p4>
@@ -81,6 +81,7 @@ control RingstepEgress(inout headers_t hdr,
                        inout standard_metadata_t standard_metadata) {
     Red() red;
     Marker() marker;
+    Spacing() spacing;
 
     apply {
         bit<2> ecn = hdr.ipv6.ecn;
@@ -92,6 +93,7 @@ control RingstepEgress(inout headers_t hdr,
             red.apply(meta, standard_metadata);
         }
         marker.apply(hdr, meta, standard_metadata);
+        spacing.apply(meta.job, meta, standard_metadata);
         if (meta.is_ect == 1 && (meta.marker_mark == 1 || meta.red_mark == 1)) {
             if (hdr.ipv4.isValid()) {
                 if (hdr.ipv4.ihl != 5) {

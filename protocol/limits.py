@@ -43,6 +43,8 @@ STEP_FIELD_BITS: Final = 16
 CLOCK_BITS: Final = 48
 """Width of a data plane timestamp, in microseconds on v1model."""
 QDEPTH_BITS: Final = 19
+MARK_GAP_BITS: Final = 16
+"""Width of the least time between marks on packets of jobs at a port, in microseconds."""
 COUNT_BITS: Final = 32
 ALPHA_BITS: Final = 8
 K_FRACTION_BITS: Final = 16

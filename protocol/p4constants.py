@@ -38,6 +38,7 @@ _TYPEDEFS: tuple[tuple[str, int], ...] = (
     ("random_t", limits.RANDOM_BITS),
     ("path_t", limits.PATH_BITS),
     ("nexthop_t", limits.NEXTHOP_BITS),
+    ("gap_t", limits.MARK_GAP_BITS),
 )
 
 _CONSTANTS: tuple[tuple[str, str, int], ...] = (
@@ -45,6 +46,7 @@ _CONSTANTS: tuple[tuple[str, str, int], ...] = (
     ("job_t", "NO_JOB", limits.NO_JOB),
     ("bit<32>", "MAX_JOB_SLOTS", limits.MAX_JOBS + 1),
     ("bit<32>", "MAX_BLOCKS", limits.MAX_BLOCKS),
+    ("bit<32>", "MAX_PORTS", 1 << limits.PORT_BITS),
     ("bit<32>", "MAX_ANCHORS", (limits.MAX_JOBS + 1) * limits.ANCHORS_PER_JOB),
     ("random_t", "RANDOM_MAX", (1 << limits.RANDOM_BITS) - 1),
     ("bit<16>", "ETHERTYPE_IPV4", rocev2.ETHERTYPE_IPV4),

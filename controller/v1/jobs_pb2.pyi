@@ -14,6 +14,7 @@ class MatchKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MATCH_KIND_DST_QP: _ClassVar[MatchKind]
     MATCH_KIND_PAIR: _ClassVar[MatchKind]
     MATCH_KIND_TAG: _ClassVar[MatchKind]
+    MATCH_KIND_UEC: _ClassVar[MatchKind]
 
 class TagCarrier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -33,10 +34,18 @@ class Scope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCOPE_UNSPECIFIED: _ClassVar[Scope]
     SCOPE_SWITCH: _ClassVar[Scope]
     SCOPE_PORT: _ClassVar[Scope]
+
+class MarkingChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MARKING_CHOICE_UNSPECIFIED: _ClassVar[MarkingChoice]
+    MARKING_CHOICE_AUTO: _ClassVar[MarkingChoice]
+    MARKING_CHOICE_ON: _ClassVar[MarkingChoice]
+    MARKING_CHOICE_OFF: _ClassVar[MarkingChoice]
 MATCH_KIND_UNSPECIFIED: MatchKind
 MATCH_KIND_DST_QP: MatchKind
 MATCH_KIND_PAIR: MatchKind
 MATCH_KIND_TAG: MatchKind
+MATCH_KIND_UEC: MatchKind
 TAG_CARRIER_UNSPECIFIED: TagCarrier
 TAG_CARRIER_SPORT: TagCarrier
 TAG_CARRIER_RESV6A: TagCarrier
@@ -47,6 +56,10 @@ PROGRESS_MODE_ANCHORED: ProgressMode
 SCOPE_UNSPECIFIED: Scope
 SCOPE_SWITCH: Scope
 SCOPE_PORT: Scope
+MARKING_CHOICE_UNSPECIFIED: MarkingChoice
+MARKING_CHOICE_AUTO: MarkingChoice
+MARKING_CHOICE_ON: MarkingChoice
+MARKING_CHOICE_OFF: MarkingChoice
 
 class Ring(_message.Message):
     __slots__ = ("hosts",)
@@ -110,8 +123,36 @@ class MarkerOverrides(_message.Message):
     scope: Scope
     def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ...) -> None: ...
 
+class Traffic(_message.Message):
+    __slots__ = ("sender", "preset", "step_bytes", "rtt_ns", "mtu", "tenants")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    PRESET_FIELD_NUMBER: _ClassVar[int]
+    STEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RTT_NS_FIELD_NUMBER: _ClassVar[int]
+    MTU_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    preset: str
+    step_bytes: int
+    rtt_ns: int
+    mtu: int
+    tenants: bool
+    def __init__(self, sender: _Optional[str] = ..., preset: _Optional[str] = ..., step_bytes: _Optional[int] = ..., rtt_ns: _Optional[int] = ..., mtu: _Optional[int] = ..., tenants: _Optional[bool] = ...) -> None: ...
+
+class MarkingDecision(_message.Message):
+    __slots__ = ("choice", "reason", "confidence", "closed_loop")
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_LOOP_FIELD_NUMBER: _ClassVar[int]
+    choice: MarkingChoice
+    reason: str
+    confidence: str
+    closed_loop: bool
+    def __init__(self, choice: _Optional[_Union[MarkingChoice, str]] = ..., reason: _Optional[str] = ..., confidence: _Optional[str] = ..., closed_loop: _Optional[bool] = ...) -> None: ...
+
 class MarkerParameters(_message.Message):
-    __slots__ = ("k", "tau", "t_win_us", "n_sample", "n_warmup", "alpha_max", "q_gate", "step_bits", "job_bits", "mode", "packets_per_step", "enabled", "scope")
+    __slots__ = ("k", "tau", "t_win_us", "n_sample", "n_warmup", "alpha_max", "q_gate", "step_bits", "job_bits", "mode", "packets_per_step", "enabled", "scope", "marking")
     K_FIELD_NUMBER: _ClassVar[int]
     TAU_FIELD_NUMBER: _ClassVar[int]
     T_WIN_US_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +166,7 @@ class MarkerParameters(_message.Message):
     PACKETS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
     ENABLED_FIELD_NUMBER: _ClassVar[int]
     SCOPE_FIELD_NUMBER: _ClassVar[int]
+    MARKING_FIELD_NUMBER: _ClassVar[int]
     k: float
     tau: Fraction
     t_win_us: int
@@ -138,10 +180,11 @@ class MarkerParameters(_message.Message):
     packets_per_step: int
     enabled: bool
     scope: Scope
-    def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ...) -> None: ...
+    marking: MarkingDecision
+    def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ..., marking: _Optional[_Union[MarkingDecision, _Mapping]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides")
+    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides", "uec_job_ids", "marking", "traffic")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RINGS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_PAIRS_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +192,9 @@ class JobSpec(_message.Message):
     TAG_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     OVERRIDES_FIELD_NUMBER: _ClassVar[int]
+    UEC_JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    MARKING_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     name: str
     rings: _containers.RepeatedCompositeFieldContainer[Ring]
     queue_pairs: _containers.RepeatedCompositeFieldContainer[QueuePair]
@@ -156,17 +202,22 @@ class JobSpec(_message.Message):
     tag: Tag
     profile: str
     overrides: MarkerOverrides
-    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ...) -> None: ...
+    uec_job_ids: _containers.RepeatedScalarFieldContainer[int]
+    marking: MarkingChoice
+    traffic: Traffic
+    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ..., uec_job_ids: _Optional[_Iterable[int]] = ..., marking: _Optional[_Union[MarkingChoice, str]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
 
 class SwitchProgramming(_message.Message):
-    __slots__ = ("switch", "phase", "detail")
+    __slots__ = ("switch", "phase", "detail", "cannot")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_FIELD_NUMBER: _ClassVar[int]
     switch: str
     phase: _switches_pb2.SwitchPhase
     detail: str
-    def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ...) -> None: ...
+    cannot: bool
+    def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ..., cannot: _Optional[bool] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "generation", "spec", "parameters", "programming", "created_unix_ms", "problem", "request_id")

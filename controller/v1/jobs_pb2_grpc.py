@@ -74,7 +74,8 @@ class JobsServicer:
         as the job is stored; `Job.programming` says how far each switch is.
         The same request_id with the same spec returns the same job again.
         ALREADY_EXISTS: the name is taken by a live job, or the request_id by another spec.
-        FAILED_PRECONDITION: a packet of the job would also match the rules of another live job.
+        FAILED_PRECONDITION: a packet of the job would also match the rules of another live job, or no
+        switch of its paths runs a program that can find its packets.
         INVALID_ARGUMENT: the text names the field and what would be right.
         RESOURCE_EXHAUSTED: no Job_ID, state block or generation is free.
         """

@@ -22,7 +22,11 @@ NO_VALUE: int
 """2**63 - 1: a time that did not come (an unfinished flow, step or job)."""
 
 def version() -> str:
-    """Return the versions of the core and of ns-3 in it, e.g. ``"ringstep-ns3 0.1.0, ns-3.44"``."""
+    """Return the versions of the core and of ns-3 in it.
+
+    For example ``"ringstep-ns3 0.1.0 (sources 0f3a91cd), ns-3.44"``: the digits are a hash of the
+    core's source files.
+    """
 
 # --- Congestion control -----------------------------------------------------------------------
 
@@ -221,6 +225,16 @@ class Marker:
     def counters(self) -> dict[str, int]:
         """Return data, marks, red_marks, corrections, advances, in packets."""
 
+class MarkSpacing:
+    """Marks on packets of jobs at one egress port, spaced as ringstep.protocol.red says."""
+
+    def __init__(self) -> None: ...
+    def stands(self, *, now_us: int, gap_us: int, left: int, red_max: int) -> bool:
+        """Say whether a mark stands, with ``left`` behind the packet in its queue.
+
+        ``red_max`` in the unit of ``left``: the depth above which RED marks everything.
+        """
+
 class TrialRules:
     """Marker rules under trial, all off by default; they are in no data plane. Times in ns, 0: off.
 
@@ -230,8 +244,7 @@ class TrialRules:
     (0, 1]. ``relief``: laggards are spared RED up to k_max, ``"off"``, ``"while_ahead"`` (packets
     ahead left the queue within ``hold_ns``, else the marker's window) or ``"always"``.
     ``transfer``: marks so spared go to packets ahead in place of the marker's, at most so many are
-    kept; 0: off. ``red_gap_ns``: at most one mark of RED per port in that time, up to twice k_max.
-    ``last_lost``: share of LAST packets that no marker sees.
+    kept; 0: off. ``last_lost``: share of LAST packets that no marker sees.
     """
 
     def __init__(
@@ -243,7 +256,6 @@ class TrialRules:
         p_max: float = 1.0,
         relief: str = "off",
         transfer: int = 0,
-        red_gap_ns: int = 0,
         last_lost: float = 0.0,
     ) -> None: ...
     hold_ns: int
@@ -252,7 +264,6 @@ class TrialRules:
     p_max: float
     relief: str
     transfer: int
-    red_gap_ns: int
     last_lost: float
 
 class Trial:
@@ -386,11 +397,12 @@ class SwitchConfig:
     """One switch.
 
     ``buffer_bytes`` 0: unlimited (no drops, no PFC). ``red``: an entry per port rate; empty: RED
-    is off; a rate without an entry is refused. ``lb``: ``"ecmp"`` (``"planned"`` says the same),
-    ``"flowlet"`` (gap ``flowlet_gap_ns``), ``"spray"`` (per packet, random) or ``"least_loaded"``
-    (per message: at its first packet, the next hop that takes least time to send what it has
-    queued and what is still to come of messages that chose it, ``load_horizon_ns`` of each at
-    most; ties by hash); planned paths go before any of them.
+    is off; a rate without an entry is refused. ``mark_gap_us``: marks on packets of known jobs are
+    that far apart at each port, while no more than twice RED's ``k_max`` waits; 0: off. ``lb``:
+    ``"ecmp"`` (``"planned"`` says the same), ``"flowlet"`` (gap ``flowlet_gap_ns``), ``"spray"``
+    (per packet, random) or ``"least_loaded"`` (per message: at its first packet, the next hop that
+    takes least time to send what it has queued and what is still to come of messages that chose
+    it, ``load_horizon_ns`` of each at most; ties by hash); planned paths go before any of them.
     ``ecmp_hash``: ``"seeded"`` (by the simulation's seed and the node) or ``"ns3_compat"`` (by the
     node id only). ``marking``: ``"none"``, ``"marker"`` with ``marker_scope`` ``"port"`` or
     ``"switch"``, or ``"priority"`` (packets of the laggards' step go first, strictly).
@@ -404,6 +416,7 @@ class SwitchConfig:
         buffer_bytes: int = 0,
         pfc: PfcConfig = ...,
         red: Sequence[RedEntry] = (),
+        mark_gap_us: int = 0,
         lb: str = "ecmp",
         flowlet_gap_ns: int = 50_000,
         load_horizon_ns: int = 80_000,
@@ -416,6 +429,7 @@ class SwitchConfig:
     buffer_bytes: int
     pfc: PfcConfig
     red: list[RedEntry]
+    mark_gap_us: int
     lb: str
     flowlet_gap_ns: int
     load_horizon_ns: int
@@ -595,6 +609,7 @@ class JobSpec:
         step_delay_ns: Sequence[int] = (),
         compute_scale: Sequence[float] = (),
         marker: MarkerParams | None = None,
+        known: bool = True,
         priority: int = 3,
         cc: CcConfig | None = None,
         name: str = "",
@@ -614,6 +629,7 @@ class JobSpec:
     step_delay_ns: list[int]
     compute_scale: list[float]
     marker: MarkerParams | None
+    known: bool
     priority: int
     cc: CcConfig | None
     name: str
@@ -781,6 +797,8 @@ class Simulation:
         """
     def warnings(self) -> list[str]:
         """Return set-ups that work but may surprise, e.g. PFC whose headroom can drop."""
+    def drops_done(self) -> list[int]:
+        """Return how many packets each rule of :meth:`Network.add_drop` took so far, in order."""
     def add_job(self, job: JobSpec) -> None:
         """Add a job before the run.
 

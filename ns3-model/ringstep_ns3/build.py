@@ -215,7 +215,8 @@ def _without_effect(scenario: Scenario) -> list[str]:
     data = scenario.document.data
     found = []
     cc = data.get("cc", {})
-    if scenario.switch.marking == "none" and scenario.switch.marked != ("all",):
+    spaced = scenario.switch.mark_gap not in ("auto", "off")
+    if scenario.switch.marking == "none" and not spaced and scenario.switch.marked != ("all",):
         found.append('switch.marked has no effect while switch.marking = "none"')
     if scenario.switch.marking == "none" and scenario.marker.trial is not None:
         found.append('marker.trial has no effect while switch.marking = "none"')
@@ -275,7 +276,6 @@ def _trial(prepared: Prepared) -> _core.TrialRules | None:
         p_max=table.p_max,
         relief=table.relief,
         transfer=table.transfer or 0,
-        red_gap_ns=table.red_gap or 0,
         last_lost=table.last_lost,
     )
 
@@ -283,6 +283,7 @@ def _trial(prepared: Prepared) -> _core.TrialRules | None:
 def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
     table = prepared.scenario.switch
     pfc = table.pfc
+    marking = table.marking if name in prepared.marked else "none"
     return _core.SwitchConfig(
         buffer_bytes=table.buffer or 0,
         pfc=_core.PfcConfig(
@@ -303,13 +304,14 @@ def _switch(prepared: Prepared, name: str) -> _core.SwitchConfig:
             )
             for row in prepared.red
         ],
+        mark_gap_us=prepared.mark_gap_us if name in prepared.marked else 0,
         lb="ecmp" if table.lb == "planned" else table.lb,
         flowlet_gap_ns=table.flowlet_gap,
         load_horizon_ns=table.load_horizon,
         ecmp_hash=table.ecmp_hash,
-        marking=table.marking if name in prepared.marked else "none",
+        marking=marking,
         marker_scope="switch" if prepared.scope is Scope.SWITCH else "port",
-        trial=_trial(prepared) if name in prepared.marked else None,
+        trial=_trial(prepared) if marking == "marker" else None,
         scheduler=table.scheduler,
     )
 
@@ -440,6 +442,7 @@ def _job(prepared: Prepared, job: PlacedJob, marker: MarkerParams | None) -> _co
         step_delay_ns=job.step_delay_ns,
         compute_scale=job.compute_scale,
         marker=None if marker is None else _marker(marker),
+        known=table.marked,
         priority=table.priority,
         cc=_named_cc(table.cc),
         name=job.name,

@@ -78,6 +78,10 @@ Seed = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", help="Result folder.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace results that are there.")]
+Mixed = Annotated[
+    bool,
+    typer.Option("--mixed", help="Go on with runs that another build of the simulator made."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -123,6 +127,8 @@ def run_command(
         results.write(folder)
     except FileError as error:
         _fail(error)
+    for warning in results.summary["warnings"][len(built.warnings) :]:
+        print(f"warning: {warning}", file=sys.stderr)
     if as_json:
         print(json.dumps({**results.summary, "out": str(folder), "timing": results.timing}))
     else:
@@ -177,6 +183,7 @@ def sweep_command(
     engine: Annotated[
         Literal["processes", "dask"], typer.Option("--engine", help="What runs the runs.")
     ] = "processes",
+    mixed: Mixed = False,
     out: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -200,6 +207,7 @@ def sweep_command(
                 folder,
                 workers=workers or default_workers(),
                 engine=engine,
+                mixed=mixed,
                 on_progress=progress.update,
             )
     except FileError as error:
@@ -272,6 +280,7 @@ def symphony_command(
     rings: Annotated[str, _choice("rings")] = CHOICES["rings"].default,
     pfc: Annotated[str, _choice("pfc")] = CHOICES["pfc"].default,
     settings: Settings = None,
+    mixed: Mixed = False,
     out: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -311,6 +320,7 @@ def symphony_command(
                     extra=extra,
                     seeds=range(1, seeds + 1),
                     workers=workers or default_workers(),
+                    mixed=mixed,
                     on_progress=progress.update,
                 )
             reports.append(report)
@@ -357,6 +367,7 @@ def study_command(
         int, typer.Option("--workers", "-j", min=0, help="Processes; 0: one per processor.")
     ] = 0,
     settings: Settings = None,
+    mixed: Mixed = False,
     out: Out = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the tables as Markdown.")
@@ -392,6 +403,7 @@ def study_command(
                     loaded,
                     folder,
                     workers=workers or default_workers(),
+                    mixed=mixed,
                     on_progress=progress.update,
                 )
             reports.append(report)

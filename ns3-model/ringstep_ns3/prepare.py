@@ -16,7 +16,7 @@ from ringstep.protocol.tag import TagLayout
 from ringstep_ns3.background import FlowList, make_flows
 from ringstep_ns3.jobs import PlacedJob, packets_of_steps, place_jobs, step_bits
 from ringstep_ns3.loop import LOOP_KEYS, ArmPlan, LoopPlan
-from ringstep_ns3.red import RedThresholds, red_rows
+from ringstep_ns3.red import RedThresholds, mark_gap_us, red_rows
 from ringstep_ns3.scenario import Job, MarkerTable, Scenario
 from ringstep_ns3.streams import Stream
 from ringstep_ns3.tomldoc import Findings
@@ -71,6 +71,8 @@ class Prepared:
     jobs: tuple[PlacedJob, ...]
     flows: tuple[FlowList, ...]
     red: tuple[RedThresholds, ...]
+    mark_gap_us: int
+    """0: marks are not spaced."""
     marked: frozenset[str]
     """Switches that do the marking."""
     scope: Scope
@@ -101,7 +103,8 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
     jobs = place_jobs(scenario, graph, seed, findings)
     flows = make_flows(scenario, graph, seed, findings)
     red = red_rows(scenario.switch.red, graph, findings)
-    marked = _marked(scenario, graph, findings)
+    gap = mark_gap_us(scenario, findings)
+    marked = _marked(scenario, graph, gap, findings)
     scope, markers = _markers(scenario, jobs, findings)
     _check_trial(scenario, markers, red, findings)
     loops = _loops(scenario, jobs, markers, seed, findings)
@@ -118,6 +121,7 @@ def prepare(scenario: Scenario, seed: int | None = None) -> Prepared:
         jobs,
         flows,
         red,
+        gap,
         marked,
         scope,
         markers,
@@ -223,9 +227,8 @@ def _check_trial(
     where = ("marker", "trial")
     if scenario.switch.marking == "priority":
         findings.add(where, 'goes with switch.marking = "marker" only; take it out')
-    for key, on in (("relief", trial.relief != "off"), ("red_gap", trial.red_gap is not None)):
-        if on and not scenario.switch.red.enabled:
-            findings.add((*where, key), "changes RED, which is off; take it out")
+    if trial.relief != "off" and not scenario.switch.red.enabled:
+        findings.add((*where, "relief"), "changes RED, which is off; take it out")
     if trial.relief != "off" and red and all(row.k_min == row.k_max for row in red):
         findings.add(
             (*where, "relief"),
@@ -341,9 +344,9 @@ def _loop_fits(scenario: Scenario, jobs: Sequence[PlacedJob], findings: Findings
     return not found
 
 
-def _marked(scenario: Scenario, graph: Graph, findings: Findings) -> frozenset[str]:
+def _marked(scenario: Scenario, graph: Graph, gap_us: int, findings: Findings) -> frozenset[str]:
     marked: set[str] = set()
-    if scenario.switch.marking == "none":
+    if scenario.switch.marking == "none" and not gap_us:
         return frozenset()
     for name in scenario.switch.marked:
         if name == "all":

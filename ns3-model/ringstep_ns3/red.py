@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ringstep.fabric.units import format_rate
-from ringstep_ns3.scenario import RedTable
+from ringstep.protocol.red import MARK_GAP
+from ringstep_ns3.scenario import RedTable, Scenario
 from ringstep_ns3.tomldoc import Findings
 from ringstep_ns3.topology import Graph
 
@@ -61,6 +62,22 @@ def red_rows(table: RedTable, graph: Graph, findings: Findings) -> tuple[RedThre
             continue
         rows[rate] = RedThresholds(rate, *found)
     return tuple(rows.values())
+
+
+def mark_gap_us(scenario: Scenario, findings: Findings) -> int:
+    """Return how far apart marks on packets of marked jobs are, in us; 0: they are not spaced."""
+    switch = scenario.switch
+    if switch.mark_gap == "off":
+        return 0
+    if switch.mark_gap == "auto":
+        ours = switch.marking == "marker" and scenario.marker.profile == "ringstep"
+        return MARK_GAP if ours and switch.red.enabled else 0
+    if not switch.red.enabled:
+        findings.add(
+            ("switch", "mark_gap"),
+            "needs RED, which tells when a queue is too deep for it, and RED is off; take it out",
+        )
+    return switch.mark_gap // 1000
 
 
 def _rates(graph: Graph) -> dict[int, tuple[int, str]]:

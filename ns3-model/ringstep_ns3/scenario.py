@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pr
 
 from ringstep.fabric.tomlfile import FileError, TomlTable, read_text
 from ringstep.protocol.loop import LoopParams
+from ringstep.protocol.red import MARK_GAP_MAX
 from ringstep_ns3.tomldoc import (
     Document,
     Findings,
@@ -406,6 +407,17 @@ class RedTable(TomlTable):
     """Rows go before the profile."""
 
 
+def _parse_mark_gap(value: object) -> int | str:
+    if value in ("auto", "off"):
+        return str(value)
+    ns = parse_duration(value)
+    if ns % 1000 or not 0 < ns // 1000 <= MARK_GAP_MAX:
+        raise ValueError(
+            f'{value!r} is no gap; write whole microseconds up to {MARK_GAP_MAX}us, "off" or "auto"'
+        )
+    return ns
+
+
 class SwitchTable(TomlTable):
     """``[switch]``: every switch of the fabric."""
 
@@ -430,7 +442,11 @@ class SwitchTable(TomlTable):
     marking: Literal["none", "marker", "priority"] = "none"
     """``priority``: strict priority for laggards, the paper's rival (4.3)."""
     marked: Names = ("all",)
-    """Which switches do ``marking``: ``all``, ``tor`` or a list of names."""
+    """Which switches do ``marking`` and space marks: ``all``, ``tor`` or a list of names."""
+    mark_gap: Annotated[int | Literal["auto", "off"], BeforeValidator(_parse_mark_gap)] = "auto"
+    """Marks on packets of ``marked`` jobs, by RED or the marker, are this far apart at each port of
+    ``marked`` switches, while no more than twice RED's ``k_max`` waits there. ``auto``: 20 us where
+    ``marking = "marker"`` with profile ``ringstep``, else ``off``."""
     scheduler: Literal["round_robin", "strict"] = "round_robin"
 
 
@@ -491,9 +507,6 @@ class TrialTable(TomlTable):
     transfer: OffCount = None
     """Marks that ``relief`` spared are put on packets ahead, in place of the marker's; so many are
     kept for later at most."""
-    red_gap: OffTime = None
-    """At most one mark of RED on packets of marked jobs per port in this time, while the queue is
-    below twice ``k_max``."""
     last_lost: Share = 0.0
     """Share of the LAST packets that the marker does not see."""
 

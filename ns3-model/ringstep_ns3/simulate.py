@@ -289,7 +289,7 @@ def _summary(
         "description": scenario.description,
         "seed": prepared.seed,
         "hash": scenario.content_hash(prepared.seed),
-        "versions": {"ringstep_ns3": ringstep_ns3.__version__, "core": _core.version()},
+        "versions": versions(),
         "complete": complete,
         "stopped": stopped,
         "sim_time_ns": stats.sim_time_ns,
@@ -304,8 +304,29 @@ def _summary(
         "jobs": [_job_summary(built, i, core) for i in range(len(prepared.jobs))],
         "background": _background_summary(core["flows"]),
         "ports": _ports(prepared, core["links"]),
-        "warnings": list(built.warnings),
+        "warnings": [*built.warnings, *_idle_drops(built, stopped)],
     }
+
+
+def versions() -> dict[str, str]:
+    """Return what made a result, as its summary has it."""
+    return {"ringstep_ns3": ringstep_ns3.__version__, "core": _core.version()}
+
+
+def _idle_drops(built: Built, stopped: str) -> list[str]:
+    """Name the ``[[drop]]`` rules that took no packet; of a run that was interrupted, none."""
+    if stopped == "interrupted":
+        return []
+    found = []
+    done = built.simulation.drops_done()
+    for i, (rule, taken) in enumerate(zip(built.prepared.scenario.drop, done, strict=True)):
+        if not taken:
+            what = f"fewer than n = {rule.n} packets" if rule.which == "nth" else "no packet"
+            found.append(
+                f"drop[{i + 1}]: nothing was lost by it, for {what} matched; look at kind, src, "
+                "dst, step and link"
+            )
+    return found
 
 
 def _model(prepared: Prepared) -> dict[str, Any]:
@@ -332,6 +353,7 @@ def _model(prepared: Prepared) -> dict[str, Any]:
         "marker_profile": scenario.marker.profile,
         **({"marker_trial": rules} if rules else {}),
         "loop": [arm.name for arm in scenario.loop.arm] if scenario.loop.enabled else "off",
+        "mark_gap_us": prepared.mark_gap_us,
         "red_profile": scenario.switch.red.profile if scenario.switch.red.enabled else "off",
         "sender": of_jobs("sender"),
         "port": of_jobs("port"),

@@ -2,7 +2,8 @@
 
 Each run goes to ``runs/<hash>`` of the sweep's folder, where the hash names the effective
 configuration and the seed; a run that is there already is not repeated. The combined tables depend
-on the sweep alone, not on how many workers made them or in which order.
+on the sweep alone, not on how many workers made them or in which order. A folder with runs that
+another build of the simulator made is not gone on with unasked.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from ringstep_ns3.prepare import prepare
 from ringstep_ns3.results import SUMMARY, collective_times, json_bytes, table_bytes
 from ringstep_ns3.scenario import Names, Options, Scenario, ScenarioError
 from ringstep_ns3.simulate import Progress, run
+from ringstep_ns3.simulate import versions as simulator_versions
 from ringstep_ns3.tables import Column
 from ringstep_ns3.tomldoc import Document, Findings, build, read_layer
 from ringstep_ns3.units import Count, Name, Whole
@@ -372,21 +374,26 @@ def run_sweep(
     *,
     workers: int = 1,
     engine: Literal["processes", "dask"] = "processes",
+    mixed: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> SweepOutcome:
     """Run what is not done yet, and write the combined tables.
 
     Ctrl-C ends it: runs that are done stay, the tables hold them, and the outcome says so.
+    ``mixed``: keep runs that another build of the simulator made.
 
     Raises:
         OutputError: the folder cannot be used.
-        SweepError: a run failed, a worker died, or dask is not installed.
+        SweepError: a run failed, a worker died, dask is not installed, or without ``mixed`` there
+            are runs of another build.
     """
     folder = Path(folder)
     check_folder(folder, MARK, replace=True)
     runs = folder / "runs"
     runs.mkdir(parents=True, exist_ok=True)
     units = units_of(sweep, points)
+    if not mixed:
+        _check_builds(folder, units)
     if not (folder / MARK).is_file():
         write_file(folder / MARK, json_bytes({"name": sweep.name, "complete": False}))
     todo: dict[str, Unit] = {}
@@ -414,10 +421,38 @@ def run_sweep(
 
 
 def _is_done(folder: Path) -> bool:
+    return _made_by(folder) is not None
+
+
+def _made_by(folder: Path) -> str | None:
+    """Return what made the run of a folder, None where it is not done."""
     try:
-        return bool(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["stopped"])
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        return _build(summary.get("versions", {})) if summary["stopped"] else None
     except (OSError, ValueError, KeyError):
-        return False
+        return None
+
+
+def _build(versions: Mapping[str, str]) -> str:
+    return f"{versions.get('core', 'unknown')}, Python parts {versions.get('ringstep_ns3', '?')}"
+
+
+def _check_builds(folder: Path, units: Sequence[Unit]) -> None:
+    """Refuse runs that another simulator made: a table would compare the two.
+
+    Raises:
+        SweepError: there are some.
+    """
+    this = _build(simulator_versions())
+    found = {unit.key: _made_by(folder / "runs" / unit.key) for unit in units}
+    others = [build for build in found.values() if build not in {None, this}]
+    if others:
+        raise SweepError(
+            str(folder),
+            [f"{folder}: {len(others)} of its runs were made by another build of the simulator "
+             f"({others[0]}; this is {this}); give another --out, remove {folder / 'runs'} to run "
+             "them anew, or keep them with --mixed"],
+        )  # fmt: skip
 
 
 # --- Engines ----------------------------------------------------------------------------------
@@ -602,6 +637,7 @@ def _combine(
     jct: dict[int, list[Column]] = {point.index: [] for point in points}
     done: dict[int, int] = {point.index: 0 for point in points}
     stalled = 0
+    builds: set[str] = set()
     for unit in units:
         run_folder = folder / "runs" / unit.key
         if not _is_done(run_folder):
@@ -609,6 +645,7 @@ def _combine(
         summary = json.loads((run_folder / SUMMARY).read_text(encoding="utf-8"))
         table = pq.read_table(run_folder / "collectives.parquet")
         done[unit.point] += 1
+        builds.add(_build(summary.get("versions", {})))
         stalled += summary["stopped"] == "stalled"
         own = dict(zip(axes, labels[unit.point], strict=True))
         cct[unit.point].append(collective_times(table))
@@ -626,6 +663,7 @@ def _combine(
         "runs": len(units),
         "done": sum(done.values()),
         "stalled": stalled,
+        "builds": sorted(builds),
         "seeds": list(sweep.seeds),
         "axes": [{"name": axis.column, "keys": list(axis.paths)} for axis in sweep.axis],
         "points": [

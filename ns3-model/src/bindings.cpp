@@ -152,7 +152,9 @@ NB_MODULE(_core, m) {
     // no news.
     nb::set_leak_warnings(false);
     m.attr("NO_VALUE") = nb::int_(kNever);
-    m.def("version", [] { return "ringstep-ns3 0.1.0, " + Ns3Bridge::version(); });
+    m.def("version", [] {
+        return "ringstep-ns3 0.1.0 (sources " RINGSTEP_CORE_SOURCES "), " + Ns3Bridge::version();
+    });
     m.def("memory_peak_bytes", &memory_peak_bytes);
     m.def("dcqcn_preset_names", &dcqcn_preset_names);
     m.def("dcqcn_preset", &dcqcn_preset, "name"_a, "link_rate_bps"_a);
@@ -273,6 +275,11 @@ NB_MODULE(_core, m) {
             return d;
         });
 
+    nb::class_<MarkSpacing>(m, "MarkSpacing")
+        .def(nb::init<>())
+        .def("stands", &MarkSpacing::stands, nb::kw_only(), "now_us"_a, "gap_us"_a, "left"_a,
+             "red_max"_a);
+
     Struct<TrialRules>(m, "TrialRules")
         .field("hold_ns", &TrialRules::hold_ns)
         .field("min_lead", &TrialRules::min_lead)
@@ -280,7 +287,6 @@ NB_MODULE(_core, m) {
         .field("p_max", &TrialRules::p_max)
         .field("relief", &TrialRules::relief)
         .field("transfer", &TrialRules::transfer)
-        .field("red_gap_ns", &TrialRules::red_gap_ns)
         .field("last_lost", &TrialRules::last_lost);
 
     nb::class_<Trial>(m, "Trial")
@@ -346,6 +352,7 @@ NB_MODULE(_core, m) {
         .field("buffer_bytes", &SwitchConfig::buffer_bytes)
         .field("pfc", &SwitchConfig::pfc)
         .field("red", &SwitchConfig::red)
+        .field("mark_gap_us", &SwitchConfig::mark_gap_us)
         .field("lb", &SwitchConfig::lb)
         .field("flowlet_gap_ns", &SwitchConfig::flowlet_gap_ns)
         .field("load_horizon_ns", &SwitchConfig::load_horizon_ns)
@@ -434,6 +441,7 @@ NB_MODULE(_core, m) {
         .field("step_delay_ns", &JobSpec::step_delay_ns)
         .field("compute_scale", &JobSpec::compute_scale)
         .field("marker", &JobSpec::marker)
+        .field("known", &JobSpec::known)
         .field("priority", &JobSpec::priority)
         .field("cc", &JobSpec::cc)
         .field("name", &JobSpec::name);
@@ -504,6 +512,7 @@ NB_MODULE(_core, m) {
             },
             "network"_a, "transport"_a, nb::kw_only(), "seed"_a = 1, "stats"_a = StatsConfig())
         .def("warnings", &Simulation::warnings)
+        .def("drops_done", &Simulation::drops_done)
         .def("add_job", &Simulation::add_job, "job"_a)
         .def("add_flow", &Simulation::add_flow, "flow"_a)
         .def(

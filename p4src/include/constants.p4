@@ -18,11 +18,13 @@ typedef bit<17> k_t;
 typedef bit<16> random_t;
 typedef bit<16> path_t;
 typedef bit<16> nexthop_t;
+typedef bit<16> gap_t;
 
 const port_t CPU_PORT = 510;
 const job_t NO_JOB = 0;
 const bit<32> MAX_JOB_SLOTS = 16384;
 const bit<32> MAX_BLOCKS = 65536;
+const bit<32> MAX_PORTS = 512;
 const bit<32> MAX_ANCHORS = 65536;
 const random_t RANDOM_MAX = 65535;
 const bit<16> ETHERTYPE_IPV4 = 2048;

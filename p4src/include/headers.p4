@@ -223,6 +223,8 @@ struct metadata_t {
     bit<1> is_ect;
     bit<1> marker_mark;
     bit<1> red_mark;
+    // Least time between marks on packets of jobs at this port; 0: none.
+    gap_t mark_gap;
 }
 
 #endif  // RINGSTEP_HEADERS_P4

@@ -32,6 +32,7 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
 
     ``pad``: byte strings are given back with leading zeros. ``refuse``: says of an update whether
     to refuse it. ``lose``: says of an update whether to accept it and forget it.
+    ``states``: what it answers about a block; ``states_at``: about a block, asked at a port.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
         lose: Callable[[p4r.Update], bool] | None = None,
         refuse_pipeline: str = "",
         states: dict[int, StateReply] | None = None,
+        states_at: dict[tuple[int, int], StateReply] | None = None,
     ) -> None:
         self.pad = pad
         self.refuse = refuse or (lambda update: False)
         self.lose = lose or (lambda update: False)
         self.refuse_pipeline = refuse_pipeline
         self.states = states or {}
+        self.states_at = states_at or {}
         self.port = port
         self.entities: dict[bytes, p4r.Entity] = {}
         self.defaults: dict[int, p4r.TableEntry] = {}
@@ -141,7 +144,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
     async def _answer(self, packet: p4r.PacketOut, context: Context) -> None:
         request = ReadRequest.decode(packet.payload)
         self.state_requests.append(request)
-        state = self.states.get(request.block)
+        port = int.from_bytes(packet.metadata[0].value, "big")
+        state = self.states_at.get((port, request.block), self.states.get(request.block))
         if state is None:
             return
         reply = StateReply(

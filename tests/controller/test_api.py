@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,12 @@ from ringstep.controller.client import (
     NotProgrammedError,
     job_spec,
 )
-from ringstep.controller.config import ControllerConfig, P4RuntimeConfig
+from ringstep.controller.config import (
+    ControllerConfig,
+    P4RuntimeConfig,
+    PipelineConfig,
+    ProgramConfig,
+)
 from ringstep.controller.fleet import Fleet
 from ringstep.controller.jobs import MatchKind, QueuePair, Tag, spec_from_proto
 from ringstep.controller.pipeline import Pipeline
@@ -118,6 +124,78 @@ async def test_jobs_whose_packets_would_be_confused_are_refused(config: Controll
             )
         await client.release("c")
         await client.register(job_spec("d", rings=RING, tag=Tag(JobCarrier.SPORT, 7), job_bits=4))
+
+
+UEC = PipelineConfig(uec=True)
+
+
+async def test_a_job_id_of_ultra_ethernet_belongs_to_one_job(config: ControllerConfig) -> None:
+    async with controller(config.model_copy(update={"pipeline": UEC})) as client:
+        job = await client.register(job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7, 8]))
+        assert list(job.spec.uec_job_ids) == [7, 8]
+        async with refused(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "job 'a' (1) already owns packets that match job_by_uec_id uec_job_id=8; release it, "
+            "or give this job's packets another JobID",
+        ):
+            await client.register(job_spec("b", rings=[["h3", "h4"]], uec_job_ids=[8, 9]))
+        assert (await client.register(job_spec("b", rings=RING))).id == 2
+        await client.release("a")
+        await client.register(job_spec("c", rings=[["h3", "h4"]], uec_job_ids=[8, 9]))
+
+
+async def test_without_a_program_for_ultra_ethernet_its_jobs_are_refused(
+    config: ControllerConfig,
+) -> None:
+    spec = job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7])
+    async with controller(config) as client:
+        async with refused(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "no switch of the job's paths can find its packets: tor1; their program has no table "
+            "job_by_uec_id; give one compiled with -DRINGSTEP_UEC",
+        ):
+            await client.register(spec)
+        assert await client.jobs() == []
+    async with controller(config.model_copy(update={"pipeline": UEC})) as client:
+        await client.register(spec)
+    # The operator went back to the plain program.
+    async with controller(config) as client:
+        job = await client.get("a")
+        assert "no table job_by_uec_id" in job.problem
+        assert list(job.programming) == []
+
+
+async def test_switch_with_the_plain_program_says_that_it_cannot(
+    config: ControllerConfig, new_switch: NewSwitch
+) -> None:
+    mixed = PipelineConfig(uec=True, switch={"spine1": ProgramConfig()})
+    async with controller(config.model_copy(update={"pipeline": mixed})) as client:
+        switches = await all_switches(client, new_switch)
+        before = {name: switch.lines() for name, switch in switches.items()}
+        await client.register(job_spec("a", rings=RING, uec_job_ids=[7]))
+        with pytest.raises(NotProgrammedError) as caught:
+            await client.wait_programmed("a", timeout_s=60)
+        assert str(caught.value).startswith(
+            "job 'a' is registered as 1, and followed by all its switches but spine1: its program "
+            "has no table job_by_uec_id; give it one compiled with -DRINGSTEP_UEC"
+        )
+        job = await client.get("a")
+        assert {item.switch: item.cannot for item in job.programming} == {
+            "spine1": True, "spine2": False, "tor1": False, "tor2": False,
+        }  # fmt: skip
+        assert switches["spine1"].lines() == before["spine1"]
+        # One rule, two blocks, one set of parameters.
+        assert len(switches["spine2"].lines()) == len(before["spine2"]) + 4
+        (spine1, *_) = (await client.state("a")).switches
+        assert (spine1.switch, list(spine1.blocks)) == ("spine1", [])
+        assert "no table job_by_uec_id" in spine1.error
+
+
+async def test_program_for_a_switch_that_is_not_there_is_refused(config: ControllerConfig) -> None:
+    wrong = PipelineConfig(switch={"tor9": ProgramConfig()})
+    with pytest.raises(ValueError, match=r"pipeline\.switch\.tor9: not in the topology .* tor1"):
+        async with running(config.model_copy(update={"pipeline": wrong})):
+            pass
 
 
 async def test_released_job_is_gone(config: ControllerConfig) -> None:
@@ -350,6 +428,33 @@ async def test_all_ports_of_a_switch_share_the_papers_block(
         reply = await client.state("a")
         state = next(switch for switch in reply.switches if switch.switch == "tor1")
         assert [list(block.egress_ports) for block in state.blocks] == [[1, 2, 11, 12]]
+
+
+async def test_state_on_tofino_2_is_read_from_every_pipe_of_a_block(
+    config: ControllerConfig, new_switch: NewSwitch, fabric_text: str, tmp_path: Path
+) -> None:
+    text = (files("ringstep") / "p4build" / "ringstep_v1model.p4info.txtpb").read_text()
+    (tmp_path / "t2na.p4info.txtpb").write_text(text.replace('arch: "v1model"', 'arch: "t2na"'))
+    (tmp_path / "tofino2.bin").write_bytes(b"\xff")
+    program = ProgramConfig(p4info=tmp_path / "t2na.p4info.txtpb", json=tmp_path / "tofino2.bin")
+    config.topology.write_text(
+        fabric_text.replace('"tor1:2"', '"tor1:130"').replace('"tor1:12"', '"tor1:300"')
+    )
+    tofino = config.model_copy(update={"pipeline": PipelineConfig(switch={"tor1": program})})
+    states = {(510, 0): STATE, (134, 0): replace(STATE, step_min=8)}
+    async with controller(tofino) as client:
+        tor1 = await new_switch(states_at=states)
+        await client.add_switch("tor1", tor1.address)
+        await client.wait_switches(["tor1"])
+        await client.register(job_spec("a", rings=RING, profile="paper"))
+        reply = await client.state("a")
+        (blocks,) = [switch.blocks for switch in reply.switches if switch.switch == "tor1"]
+        assert [(block.block, list(block.egress_ports), block.step_min) for block in blocks] == [
+            (0, [1, 11], 7), (0, [130], 8), (0, [300], 0),
+        ]  # fmt: skip
+        assert "is recirculation enabled on its port 262?" in blocks[2].error
+        # Ticks of 256 ns.
+        assert (blocks[0].win_start_us, blocks[0].now_us) == (1254, 1280)
 
 
 async def test_job_whose_host_left_the_topology_is_kept_with_the_reason(

@@ -118,8 +118,8 @@ RING = ("job", "register", "--name", "resnet", "--ring", "h1,h2")
 def test_job_is_registered_listed_shown_and_released(controller: Process) -> None:
     job = read(*RING, "--k", "0.5", "--tau", "1/3", "--q-gate", "off", controller=controller)
     assert sorted(job) == [
-        "created_unix_ms", "generation", "id", "match", "name", "parameters", "problem", "profile",
-        "programming", "queue_pairs", "request_id", "rings", "tag",
+        "created_unix_ms", "generation", "id", "marking", "match", "name", "parameters", "problem",
+        "profile", "programming", "queue_pairs", "request_id", "rings", "tag", "uec_job_ids",
     ]  # fmt: skip
     assert (job["id"], job["generation"], job["name"]) == (1, 1, "resnet")
     assert (job["rings"], job["match"], job["profile"]) == ([["h1", "h2"]], "pair", "ringstep")
@@ -134,6 +134,7 @@ def test_job_is_registered_listed_shown_and_released(controller: Process) -> Non
             "switch": "tor1",
             "phase": "unmanaged",
             "detail": "has no P4Runtime address; add it with 'ringstep switch add'",
+            "cannot": False,
         }
     ]
     assert read("job", "list", controller=controller) == [job]
@@ -220,6 +221,11 @@ def test_failures_go_to_stderr_with_a_status(
         (("job", "register", "--name", "a", "--qp", "h1:h2"), "is not SRC:DST:QP"),
         (("job", "register", "--name", "a", "--tag", "rule:1"), "is not CARRIER:VALUE"),
         (("job", "register", "--name", "a", "--q-gate", "deep"), "is not a queue depth"),
+        ((*RING, "--marking", "on", "--paused"), "on, but --paused says off; give one of them"),
+        ((*RING, "--marking", "maybe"), "'maybe' is not one of 'auto', 'on', 'off'"),
+        ((*RING, "--chunk", "lots"), "'lots' is not a size"),
+        ((*RING, "--rtt", "soon"), "'soon' is not a delay"),
+        (("job", "register", "--name", "a", "--uec-job-id", "x"), "'x' is not a number; write for"),
         (("job", "register", "--name", "a", "--tau", "1/0"), "'1/0' is not a fraction; write 1/4"),
         (("job", "register"), "--name"),
         (("switch", "add", "tor1", "here"), "is not HOST:PORT"),
@@ -236,6 +242,67 @@ def test_bad_input_is_refused_before_anything_is_asked(
     result = run(*arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "on", "choice"),
+    [
+        ((), False, "auto"),
+        (("--marking", "auto"), False, "auto"),
+        (("--marking", "on"), True, "on"),
+        (("--enabled",), True, "on"),
+        (("--marking", "off"), False, "off"),
+        (("--paused", "--marking", "off"), False, "off"),
+    ],
+)
+def test_register_says_whether_it_marks_and_why(
+    controller: Process, flags: tuple[str, ...], on: bool, choice: str
+) -> None:
+    job = read(*RING, *flags, controller=controller)
+    assert job["parameters"]["enabled"] is on
+    auto = choice == "auto"
+    reason = "no ring edge leaves its rack: there is no path to choose and no queue to mark in"
+    assert job["marking"] == {
+        "on": on,
+        "choice": choice,
+        "reason": reason if auto else "as asked",
+        "confidence": "measured" if auto else None,
+        "closed_loop": False,
+    }
+    run("job", "release", "resnet", controller=controller)
+    shown = run(*RING, *flags, controller=controller)
+    line = f"marking off, auto, measured: {reason}" if auto else f"marking {choice}: as asked"
+    assert line in shown.stdout.splitlines()
+
+
+def test_reason_is_one_line_on_a_narrow_terminal(controller: Process) -> None:
+    environment = {"COLUMNS": "60", "RINGSTEP_CONTROLLER": controller.listen}
+    shown = CliRunner(env=environment).invoke(app, RING)
+    assert "no queue to mark in" in shown.stdout.splitlines()[-1]
+    assert shown.stdout.splitlines()[-1].startswith("marking off, auto")
+
+
+def test_job_of_ultra_ethernet_needs_its_program(folder: Path) -> None:
+    plain = Process(folder, "--listen", "127.0.0.1:0")
+    result = run(*RING, "--uec-job-id", "0xA00007", controller=plain)
+    plain.end(signal.SIGTERM)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no table job_by_uec_id" in result.stderr
+    with_uec = Process(folder, "--listen", "127.0.0.1:0", "--uec")
+    try:
+        job = read(*RING, "--uec-job-id", "0xA00007", controller=with_uec)
+        assert (job["match"], job["uec_job_ids"]) == ("uec", [0xA00007])
+        assert "0xa00007" in run("job", "show", "resnet", controller=with_uec).stdout
+    finally:
+        with_uec.end(signal.SIGTERM)
+
+
+def test_option_and_file_that_name_different_programs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "controller.toml"
+    path.write_text('topology = "f.toml"\n[pipeline]\njson = "x.json"\n')
+    result = run("controller", "serve", "--config", str(path), "--uec")
+    assert result.exit_code == 2
+    assert "--uec, but" in result.stderr
 
 
 def test_interrupted_wait_says_what_stays_done(capsys: pytest.CaptureFixture[str]) -> None:

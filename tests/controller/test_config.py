@@ -43,6 +43,21 @@ def test_everything_can_be_set_and_paths_start_at_the_file(tmp_path: Path) -> No
     assert (config.p4runtime.timing.heartbeat_s, config.p4runtime.timing.audit_s) == (1.5, 60)
 
 
+def test_a_switch_may_run_another_program(tmp_path: Path) -> None:
+    config = load_config(
+        write(
+            tmp_path,
+            'topology = "f.toml"\n[pipeline]\nuec = true\n'
+            '[pipeline.switch.spine1]\np4info = "x.txtpb"\njson = "x.json"\n'
+            "[pipeline.switch.spine2]\n",
+        )
+    ).pipeline
+    assert config.uec
+    assert config.switch["spine1"].p4info == tmp_path / "x.txtpb"
+    assert config.switch["spine1"].json_ == tmp_path / "x.json"
+    assert not config.switch["spine2"].uec
+
+
 def test_store_in_memory_is_left_alone(tmp_path: Path) -> None:
     path = write(tmp_path, 'topology = "f.toml"\nstore = "sqlite://"\n')
     assert load_config(path).store == "sqlite://"
@@ -73,6 +88,17 @@ def test_store_in_memory_is_left_alone(tmp_path: Path) -> None:
             'topology = "f"\n[p4runtime]\naudit_s = -1\n',
             "controller.toml:3: p4runtime.audit_s: -1 is not usable: input should be greater than "
             "0",
+        ),
+        (
+            'topology = "f"\n[pipeline]\nuec = true\njson = "x.json"\n',
+            "controller.toml:2: pipeline: uec names a program that comes with Ringstep, p4info and "
+            "json another; give one of the two (a program compiled with -DRINGSTEP_UEC needs no "
+            "uec)",
+        ),
+        (
+            'topology = "f"\n[pipeline.switch.tor1]\nuce = true\n',
+            "controller.toml:3: pipeline.switch.tor1.uce: unknown key; did you mean 'uec'? known "
+            "keys here: p4info, json, uec",
         ),
         ("topology = \n", "controller.toml:1:12: not TOML: Invalid value"),
     ],

@@ -173,11 +173,35 @@ def test_tags_become_ternary_rules(topology: Topology, spec: JobSpec, rule: str)
     assert [str(key) for key in match_keys(topology, spec)] == [rule]
 
 
+UEC_JOB = replace(PAIR_JOB, match=MatchKind.UEC, uec_job_ids=(7, 0xA00007))
+
+
+def test_job_ids_of_ultra_ethernet_become_rules(topology: Topology) -> None:
+    assert sorted(str(key) for key in match_keys(topology, UEC_JOB)) == [
+        "job_by_uec_id uec_job_id=0xa00007",
+        "job_by_uec_id uec_job_id=7",
+    ]
+
+
+def test_switches_that_cannot_find_the_jobs_packets_get_nothing_of_it(
+    topology: Topology, routes: dict[str, RouteTable]
+) -> None:
+    keys = block_keys(topology, routes, UEC_JOB, {"spine1", "tor2"})
+    assert sorted(keys) == ["spine2", "tor1"]
+    blocks = {switch: dict.fromkeys(ports, 9) for switch, ports in keys.items()}
+    entries = job_entries(topology, routes, PlacedJob(5, 3, UEC_JOB, blocks))
+    assert sorted(entries) == ["spine2", "tor1"]
+    assert sum(key.table == "job_by_uec_id" for key in entries["tor1"]) == 2
+
+
 def test_overlapping_rules_of_two_jobs_are_found(topology: Topology) -> None:
     def keys(spec: JobSpec) -> frozenset[EntryKey]:
         return match_keys(topology, spec)
 
     assert overlap(keys(PAIR_JOB), keys(QP_JOB)) is None
+    assert overlap(keys(PAIR_JOB), keys(UEC_JOB)) is None
+    assert overlap(keys(UEC_JOB), keys(replace(UEC_JOB, uec_job_ids=(7,)))) is not None
+    assert overlap(keys(UEC_JOB), keys(replace(UEC_JOB, uec_job_ids=(8,)))) is None
     assert overlap(keys(PAIR_JOB), keys(replace(PAIR_JOB, rings=(("h3", "h4"),)))) is not None
     assert overlap(keys(PAIR_JOB), keys(replace(PAIR_JOB, rings=(("h1", "h3"),)))) is None
     # Tag 3 of six bits is 0xC300; tag 0 of two bits covers 0xC000..0xCFFF.

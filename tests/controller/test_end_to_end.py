@@ -15,16 +15,17 @@ import finsy
 import pytest
 from softswitches import SoftSwitch
 
-from ringstep.controller.client import ControllerClient, job_spec
+from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
 from ringstep.controller.config import ControllerConfig, P4RuntimeConfig, PipelineConfig
-from ringstep.controller.jobs import QueuePair
-from ringstep.controller.pipeline import Pipeline
+from ringstep.controller.jobs import Marking, QueuePair
+from ringstep.controller.pipeline import Pipeline, load_pipeline
 from ringstep.controller.serve import running
 from ringstep.controller.v1 import switches_pb2
 from ringstep.fabric import Topology
 from ringstep.fabric.ecmp import FlowKey, ecmp_port
 from ringstep.fabric.model import IPAddress
-from ringstep.protocol.rocev2 import Bth, Opcode, RoceFrame, build, parse
+from ringstep.protocol import uec
+from ringstep.protocol.rocev2 import CE, Bth, Opcode, RoceFrame, build, parse
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +132,7 @@ async def test_foreign_entries_are_removed_and_the_default_action_put_right(
                         +finsy.P4TableEntry(
                             "red",
                             match=finsy.Match(egress_port=77),
-                            action=finsy.Action("set_red", q_min=1, q_max=2, p_max=3),
+                            action=finsy.Action("set_red", q_min=1, q_max=2, p_max=3, gap=4),
                         ),
                         -finsy.P4TableEntry("red", match=finsy.Match(egress_port=1)),
                         ~finsy.P4TableEntry(
@@ -257,6 +258,76 @@ async def test_job_is_followed_and_shown_and_forgotten(
             await client.release("a")
             await client.wait_switches(["tor1"])
             assert await held(switch, pipeline) == without
+
+
+def uec_frame(
+    src: IPAddress, dst: IPAddress, job_id: int, pdc: int, psn: int, *, last: bool = False
+) -> bytes:
+    """A RUD WRITE request of Ultra Ethernet, whose source PDCID is its step."""
+    return uec.build(
+        uec.UecFrame(
+            src_mac=0x020000010001,
+            dst_mac=0x020000000100,
+            src_ip=src,
+            dst_ip=dst,
+            sport=0x1234,
+            pds=uec.Pds(psn=psn, spdcid=pdc),
+            ses=uec.Ses(job_id=job_id, end_of_message=last),
+            body=bytes(44),
+            ecn=2,
+        )
+    )
+
+
+async def test_job_of_ultra_ethernet_is_followed_marked_and_forgotten(
+    config: ControllerConfig, tmp_path: Path, topology: Topology
+) -> None:
+    h1, h2 = topology.hosts["h1"].ipv4, topology.hosts["h2"].ipv4
+    assert h1 is not None
+    assert h2 is not None
+    with_uec = config.model_copy(update={"pipeline": PipelineConfig(uec=True)})
+    spec = job_spec(
+        "a",
+        rings=[["h1", "h2"]],
+        uec_job_ids=[0xA00007],
+        k=1,
+        q_gate=Q_GATE_OFF,
+        n_warmup=0,
+        t_win_us=1 << 28,
+        marking=Marking.ON,
+    )
+    with SoftSwitch(tmp_path, 1, PORTS) as switch:
+
+        def ecn_after(job_id: int, pdc: int, psn: int, *, last: bool = False) -> int:
+            switch.send(1, uec_frame(h1, h2, job_id, pdc, psn, last=last))
+            port, sent = switch.receive()
+            assert port == 2
+            return uec.parse(sent).ecn
+
+        async with controller(with_uec) as client:
+            await added(client, switch)
+            without = await held(switch, load_pipeline(uec=True))
+            await client.register(spec)
+            await client.wait_programmed("a")
+            # One rule for both directions, parameters, two blocks.
+            assert len(await held(switch, load_pipeline(uec=True))) == len(without) + 4
+            assert ecn_after(0xA00007, 5, 50) == 2
+            assert ecn_after(0xA00007, 6, 50) == CE
+            assert ecn_after(0xA00008, 6, 50) == 2
+            assert ecn_after(0xA00007, 5, 51, last=True) == 2
+            (of_tor1,) = (await client.state("a")).switches
+            block = next(one for one in of_tor1.blocks if list(one.egress_ports) == [2])
+            assert (block.generation, block.step_min) == (1, 6)
+            assert (of_tor1.counters.data, of_tor1.counters.marks) == (3, 1)
+        # A restarted controller finds all as it should be, and writes nothing.
+        async with controller(with_uec) as client:
+            await client.wait_programmed("a")
+            (ready, *_) = await client.switches()
+            assert ready.status.updates_written == 0
+            await client.release("a")
+            await client.wait_switches(["tor1"])
+            assert await held(switch, load_pipeline(uec=True)) == without
+            assert ecn_after(0xA00007, 9, 50) == 2
 
 
 async def test_reused_block_starts_clean_for_the_next_job(

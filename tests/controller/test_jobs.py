@@ -10,10 +10,12 @@ import pytest
 from ringstep.controller.client import Q_GATE_OFF, job_spec
 from ringstep.controller.jobs import (
     JobSpec,
+    Marking,
     MatchKind,
     QueuePair,
     SpecError,
     Tag,
+    Traffic,
     check_hosts,
     params_from_proto,
     params_to_proto,
@@ -40,13 +42,44 @@ def error(message: jobs_pb2.JobSpec) -> str:
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_profile_gives_scope_and_parameters(profile: str) -> None:
-    job = spec(profile=profile)
+    job = spec(profile=profile, marking=Marking.ON)
     assert (job.scope, job.params) == (PROFILES[profile].scope, PROFILES[profile].params)
 
 
 def test_ringstep_is_the_default_profile_and_pairs_the_default_match() -> None:
     job = spec()
     assert (job.profile, job.match) == ("ringstep", MatchKind.PAIR)
+    assert job.edges == (Edge("h1", "h2"), Edge("h2", "h3"), Edge("h3", "h1"))
+
+
+def test_marking_waits_for_a_decision_unless_it_is_asked_for() -> None:
+    assert (spec().marking, spec().params.enabled) == (Marking.AUTO, False)
+    for choice, enabled in ((Marking.AUTO, False), (Marking.ON, True), (Marking.OFF, False)):
+        job = spec(marking=choice)
+        assert (job.marking, job.params.enabled) == (choice, enabled)
+    message = job_spec("a", rings=[["h1", "h2"]])
+    message.overrides.enabled = True
+    assert spec_from_proto(message).marking is Marking.ON
+    message.overrides.enabled = False
+    assert spec_from_proto(message).marking is Marking.OFF
+    message.marking = jobs_pb2.MARKING_CHOICE_AUTO
+    assert error(message) == (
+        "spec.overrides.enabled: False, but marking is AUTO; give one of them"
+    )
+
+
+def test_psns_of_a_persistent_sender_are_anchored() -> None:
+    persistent = Traffic(sender="persistent")
+    assert spec(traffic=persistent).params.mode is ProgressMode.ANCHORED
+    assert spec(traffic=Traffic(sender="qp_per_step")).params.mode is ProgressMode.PER_STEP
+    given = spec(traffic=persistent, mode=ProgressMode.PER_STEP)
+    assert given.params.mode is ProgressMode.PER_STEP
+    assert given.traffic == persistent
+
+
+def test_ultra_ethernet_jobs_are_found_by_job_id() -> None:
+    job = spec(uec_job_ids=[0xFFFFFF, 7, 7])
+    assert (job.match, job.uec_job_ids) == (MatchKind.UEC, (7, 0xFFFFFF))
     assert job.edges == (Edge("h1", "h2"), Edge("h2", "h3"), Edge("h3", "h1"))
 
 
@@ -62,7 +95,7 @@ def test_every_parameter_can_be_overridden() -> None:
         step_bits=8,
         mode=ProgressMode.ANCHORED,
         packets_per_step=9,
-        enabled=False,
+        marking=Marking.OFF,
         scope=Scope.SWITCH,
     )
     params = job.params
@@ -192,6 +225,34 @@ def test_tag_makes_the_match_a_tag() -> None:
             job_spec("a", rings=[["h1", "h2"]], match=MatchKind.PAIR, tag=Tag(JobCarrier.DSCP, 1)),
             "spec.tag: set, but match is PAIR; use match TAG",
         ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], match=MatchKind.UEC),
+            "spec.uec_job_ids: empty, but match is UEC; give the JobID of the job's packets",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], match=MatchKind.PAIR, uec_job_ids=[7]),
+            "spec.uec_job_ids: set, but match is PAIR; use match UEC",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7, 1 << 24]),
+            "spec.uec_job_ids[2]: 16777216: must be in 0..16777215",
+        ),
+        (
+            job_spec("a", queue_pairs=[QueuePair("h1", "h2", 1)], uec_job_ids=[7]),
+            "spec.queue_pairs: set, but match is UEC, which has no queue pairs; give rings",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], tag=Tag(JobCarrier.DSCP, 1), uec_job_ids=[7]),
+            "spec.uec_job_ids: set, but match is TAG; use match UEC",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], uec_job_ids=range(257)),
+            "spec.uec_job_ids: 257: use at most 256",
+        ),
+        (
+            job_spec("a", rings=[["h1", "h2"]], traffic=Traffic(preset="a b")),
+            "spec.traffic.preset: 'a b' is not a name, such as connectx",
+        ),
     ],
 )
 def test_nonsense_is_refused_by_field(message: jobs_pb2.JobSpec, text: str) -> None:
@@ -201,7 +262,10 @@ def test_nonsense_is_refused_by_field(message: jobs_pb2.JobSpec, text: str) -> N
 def test_future_enum_values_are_refused() -> None:
     message = job_spec("a", rings=[["h1", "h2"]])
     message.match = 99  # type: ignore[assignment]
-    assert error(message) == "spec.match: 99: use DST_QP, PAIR or TAG"
+    assert error(message) == "spec.match: 99: use DST_QP, PAIR, TAG or UEC"
+    message = job_spec("a", rings=[["h1", "h2"]])
+    message.marking = 99  # type: ignore[assignment]
+    assert error(message) == "spec.marking: 99: use AUTO, ON or OFF"
     message = job_spec("a", rings=[["h1", "h2"]])
     message.overrides.scope = 99  # type: ignore[assignment]
     assert error(message) == "spec.overrides.scope: 99: use SWITCH or PORT"

@@ -12,7 +12,10 @@ from finsy.proto import p4i
 
 from ringstep.controller.pipeline import (
     DEFAULT_P4INFO,
+    OPTIONAL_TABLES,
     TABLES,
+    UEC_P4INFO,
+    UEC_TABLE,
     PipelineError,
     load_pipeline,
     make_pipeline,
@@ -20,8 +23,8 @@ from ringstep.controller.pipeline import (
 from ringstep.controller.plan import TABLE_ORDER
 
 
-def packaged_p4info() -> p4i.P4Info:
-    text = (importlib.resources.files("ringstep") / "p4build" / DEFAULT_P4INFO).read_text()
+def packaged_p4info(name: str = DEFAULT_P4INFO) -> p4i.P4Info:
+    text = (importlib.resources.files("ringstep") / "p4build" / name).read_text()
     return from_text(text, p4i.P4Info)
 
 
@@ -33,10 +36,37 @@ def test_packaged_program_is_the_controllers() -> None:
     pipeline = load_pipeline()
     assert pipeline.cookie != 0
     assert {table.alias for table in pipeline.schema.tables} == set(TABLES)
+    assert not pipeline.has(UEC_TABLE)
+    with_uec = load_pipeline(uec=True)
+    assert with_uec.cookie != pipeline.cookie
+    assert {table.alias for table in with_uec.schema.tables} == {*TABLES, *OPTIONAL_TABLES}
+    assert with_uec.has(UEC_TABLE)
+
+
+def test_a_port_of_tofino_2_is_asked_in_its_own_pipe() -> None:
+    info = packaged_p4info()
+    assert make_pipeline(info, b"", "x").state_port(300) == 510
+    info.pkg_info.arch = "t2na"
+    pipeline = make_pipeline(info, b"", "x")
+    assert [pipeline.state_port(port) for port in (1, 127, 128, 200, 256, 300, 400)] == [
+        510, 510, 134, 134, 262, 262, 390,
+    ]  # fmt: skip
+
+
+def test_only_a_v1model_program_is_json(tmp_path: Path) -> None:
+    binary = tmp_path / "tofino2.bin"
+    binary.write_bytes(b"\x00\xff")
+    info = packaged_p4info()
+    info.pkg_info.arch = "t2na"
+    path = tmp_path / "t2na.p4info.txtpb"
+    path.write_text(str(info))
+    assert load_pipeline(path, binary).is_t2na
+    with pytest.raises(PipelineError, match="not JSON"):
+        load_pipeline(device_json=binary)
 
 
 def test_every_table_with_entries_has_its_place_in_the_writing_order() -> None:
-    assert set(TABLE_ORDER) == TABLES.keys() - {"switch_config"}
+    assert set(TABLE_ORDER) == {*TABLES, *OPTIONAL_TABLES} - {"switch_config"}
 
 
 def test_cookie_changes_with_either_file() -> None:
@@ -45,6 +75,16 @@ def test_cookie_changes_with_either_file() -> None:
     assert make_pipeline(info, b"{} ", "x").cookie != first
     info.pkg_info.version = "other"
     assert make_pipeline(info, b"{}", "x").cookie != first
+
+
+def test_table_that_a_program_need_not_have_must_still_be_right() -> None:
+    info = packaged_p4info(UEC_P4INFO)
+    table(info, UEC_TABLE).match_fields[0].bitwidth = 32
+    with pytest.raises(PipelineError) as caught:
+        make_pipeline(info, b"{}", "other.p4info.txtpb")
+    assert str(caught.value).splitlines()[1:] == [
+        "  table job_by_uec_id, field uec_job_id: EXACT of 32 bits; needs EXACT of 24 bits"
+    ]
 
 
 def drop_table(info: p4i.P4Info) -> None:

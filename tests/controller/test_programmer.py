@@ -136,7 +136,7 @@ async def test_foreign_entries_are_removed_and_changed_ones_put_right(
         await eventually(lambda: programmer.status.phase is Phase.IN_SYNC)
         right = set(switch.lines())
         own = entry_key("red", egress_port=Exact(1))
-        red = {"q_min": 1, "q_max": 2, "p_max": 3}
+        red = {"q_min": 1, "q_max": 2, "p_max": 3, "gap": 4}
         put(
             switch,
             pipeline,
@@ -236,7 +236,7 @@ async def test_desired_state_may_change_at_any_time(
         for port in range(20, 30):
             changed = desired.copy()
             changed.entries[entry_key("red", egress_port=Exact(port))] = action(
-                "set_red", {"q_min": 1, "q_max": 2, "p_max": 3}
+                "set_red", {"q_min": 1, "q_max": 2, "p_max": 3, "gap": 4}
             )
             programmer.set_desired(changed)
             assert programmer.status.phase is not Phase.IN_SYNC

@@ -7,23 +7,37 @@ from ipaddress import ip_address
 
 import pytest
 
-from ringstep.fabric.ecmp import FlowKey, address_128, ecmp_hash, ecmp_index, ecmp_port
+from ringstep.fabric.ecmp import (
+    SELECTION_BITS,
+    FlowKey,
+    address_128,
+    ecmp_hash,
+    ecmp_index,
+    ecmp_port,
+    t2na_hash,
+    t2na_selection,
+)
 
 FLOW = FlowKey(ip_address("10.0.1.1"), ip_address("10.0.2.3"), 0xC001, 4791)
 
 
-def crc32_bitwise(data: bytes) -> int:
-    """CRC-32 as IEEE 802.3 defines it, one bit at a time."""
+CASTAGNOLI = 0x82F63B78
+
+
+def crc32_bitwise(data: bytes, polynomial: int = 0xEDB88320) -> int:
+    """CRC-32 as IEEE 802.3 defines it, one bit at a time; with another polynomial CRC-32C."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
         for _ in range(8):
-            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
+            crc = crc >> 1 ^ (polynomial if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
 
 
 def test_bitwise_crc_is_the_standard_one() -> None:
     assert crc32_bitwise(b"123456789") == 0xCBF43926
+    # RFC 3720, B.4 names the same check value for iSCSI's CRC-32C.
+    assert crc32_bitwise(b"123456789", CASTAGNOLI) == 0xE3069283
 
 
 def test_ipv4_enters_mapped() -> None:
@@ -79,3 +93,54 @@ def test_ports_and_seeds_spread_flows() -> None:
 def test_empty_group_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one member"):
         ecmp_index(0, FLOW, 0)
+
+
+# -- Tofino 2 ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 7, 0xFFFFFFFF])
+def test_t2na_adds_the_seed_between_crcs_of_two_polynomials(seed: int) -> None:
+    data = bytes.fromhex(
+        "00000000000000000000ffff0a00010100000000000000000000ffff0a00020311c00112b7"
+    )
+    word = crc32_bitwise(data)
+    for _ in range(2):
+        word = crc32_bitwise(((word + seed) % 2**32).to_bytes(4, "big"), CASTAGNOLI)
+    assert t2na_hash(seed, FLOW) == word >> 16
+    assert t2na_selection(seed, FLOW) == (word >> 16) % 2**SELECTION_BITS
+
+
+def test_t2na_takes_the_seeds_that_v1model_takes() -> None:
+    for seed in (-1, 1 << 32):
+        with pytest.raises(ValueError, match=f"ECMP seed {seed}: must be in 0"):
+            t2na_hash(seed, FLOW)
+
+
+def dependence(first: int, second: int) -> float:
+    """Chi-square per degree of freedom of three bits under two seeds; 1 if independent."""
+    flows = [FlowKey(FLOW.src, FLOW.dst, 0xC000 + step, 4791) for step in range(4096)]
+    ones, others = ([t2na_selection(seed, flow) for flow in flows] for seed in (first, second))
+    pairs = Counter((a & 7, b & 7) for a, b in zip(ones, others, strict=True))
+    expected = len(flows) / 64
+    return sum((pairs[a, b] - expected) ** 2 / expected for a in range(8) for b in range(8)) / 63
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("tor1", "tor2"), ("tor1", "spine1"), ("spine1", "spine2"), ("tor9", "tor10")],
+)
+def test_t2na_selections_under_seeds_of_names_are_independent(first: str, second: str) -> None:
+    seeds = [crc32_bitwise(name.encode()) for name in (first, second)]
+    # Standard deviation 0.18.
+    assert dependence(*seeds) < 2
+
+
+def test_t2na_selections_under_neighbouring_seeds_are_not() -> None:
+    """A limit of the program (docs/tofino2.md): too little is carried where seeds differ little."""
+    assert dependence(1, 2) > 20
+    # Without a carry all is linear: one choice is the other's, XORed with a constant.
+    ones, others = (
+        [t2na_selection(seed, FlowKey(FLOW.src, FLOW.dst, port, 4791)) for port in range(64)]
+        for seed in (0, 1 << 31)
+    )
+    assert len({a ^ b for a, b in zip(ones, others, strict=True)}) == 1

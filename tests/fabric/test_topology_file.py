@@ -11,6 +11,7 @@ from ringstep.fabric import Endpoint, Red, Topology, TopologyError, load_topolog
 from ringstep.fabric.model import MAX_PORT
 from ringstep.fabric.units import format_mac, format_rate, parse_delay_ns, parse_rate_bps
 from ringstep.protocol.limits import CPU_PORT
+from ringstep.protocol.red import RedParams
 
 
 def problems(text: str) -> list[str]:
@@ -42,6 +43,20 @@ def test_a_links_red_keys_win_over_the_fabrics(two_tier: Topology) -> None:
     assert two_tier.ports("tor1")[1][1].red == Red()
     assert two_tier.ports("tor1")[11][1].red == Red(100, 400, 0.2)
     assert two_tier.ports("tor1")[12][1].red is None
+
+
+@pytest.mark.parametrize(("gap", "us"), [('"off"', 0), ('"50us"', 50), ("65535000", 65535)])
+def test_marks_may_be_further_apart_or_not_spaced(gap: str, us: int) -> None:
+    link = f'[[link]]\na = "s1:1"\nb = "h1"\nrate = "10G"\nred = {{ mark_gap = {gap} }}\n'
+    red = parse_topology(SWITCH + HOST + link).ports("s1")[1][1].red
+    assert red is not None
+    assert red.params == RedParams(gap=us)
+
+
+@pytest.mark.parametrize("gap", ['"0us"', '"1500ns"', '"66ms"', '"soon"', "true"])
+def test_a_gap_that_no_table_holds_is_refused(gap: str) -> None:
+    with pytest.raises(TopologyError, match=r"f\.toml:7: red\.mark_gap: .*(write whole micro|delay)"):
+        parse_topology(f"{SWITCH}[red]\nmark_gap = {gap}\n", "f.toml")
 
 
 def test_every_switch_has_another_ecmp_seed_unless_told(two_tier_text: str) -> None:
@@ -102,7 +117,7 @@ def test_every_mistake_of_the_shape_is_reported_with_line_and_remedy() -> None:
         "f.toml:14: link[1].delay: 'soon' is not a delay; write a number with ns, us, ms or s, "
         'such as "1us", or a whole number of nanoseconds',
         "f.toml:15: link[1].red.q_mim: unknown key; did you mean 'q_min'? known keys here: "
-        "enabled, q_min, q_max, p_max",
+        "enabled, q_min, q_max, p_max, mark_gap",
         "f.toml:16: fabrics: unknown key; did you mean 'fabric'? known keys here: fabric, red, "
         "switch, host, link",
     ]

@@ -218,3 +218,24 @@ def test_a_key_that_others_switch_off_is_said(
     base = Scenario.parse(ring).setting({"job.chunk": "8KiB"})
     assert run(base).summary["warnings"] == []
     assert text in run(base.setting(settings)).summary["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "gap"),
+    [
+        ({}, 0),
+        ({"switch.marking": "marker"}, 20),
+        ({"switch.marking": "marker", "marker.profile": "paper"}, 0),
+        ({"switch.marking": "marker", "switch.red.enabled": False}, 0),
+        ({"switch.marking": "marker", "switch.mark_gap": "off"}, 0),
+        ({"switch.marking": "priority"}, 0),
+        ({"switch.mark_gap": "50us"}, 50),
+    ],
+    ids=str,
+)
+def test_marks_are_spaced_with_our_profile_and_where_it_is_said(
+    ring: str, keys: dict[str, object], gap: int
+) -> None:
+    made = Scenario.parse(ring).setting({"job.chunk": "32KiB"} | keys)
+    assert prepare(made).mark_gap_us == gap
+    assert run(made).summary["model"]["mark_gap_us"] == gap

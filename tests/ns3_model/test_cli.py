@@ -156,6 +156,14 @@ def test_a_stalled_run_is_status_1_and_kept(scenario: Path, tmp_path: Path) -> N
     assert not Results.read(tmp_path / "out").complete
 
 
+def test_a_drop_that_matches_nothing_is_said_on_stderr(scenario: Path, tmp_path: Path) -> None:
+    with scenario.open("a") as file:
+        file.write('[[drop]]\nkind = "cnp"\nstep = 999\n')
+    done = call("run", scenario, "--out", tmp_path / "out", "-q")
+    assert done.exit_code == 0
+    assert "warning: drop[1]: nothing was lost by it" in done.stderr
+
+
 def interrupt(process: subprocess.Popen[str], ready: Path) -> tuple[str, str]:
     """Send ctrl-C once ``ready`` is there; return what the process said."""
     for _ in range(600):

@@ -197,6 +197,19 @@ def test_a_lost_tail_with_a_timeout_is_counted(ring: str) -> None:
     assert results.summary["totals"]["timeouts"] >= 1
 
 
+def test_drops_that_match_nothing_are_warnings(ring: str) -> None:
+    idle = '[[drop]]\nsrc = "h0"\nstep = 999\n[[drop]]\nwhich = "nth"\nn = 1000000\n'
+    text = ring + '[transport]\nrto = "1ms"\n[[drop]]\nsrc = "h0"\nstep = 2\n' + idle
+    results = run(Scenario.parse(text))
+    assert results.summary["totals"]["drops_wire"] == 1
+    assert results.summary["warnings"] == [
+        "drop[2]: nothing was lost by it, for no packet matched; look at kind, src, dst, step and "
+        "link",
+        "drop[3]: nothing was lost by it, for fewer than n = 1000000 packets matched; look at "
+        "kind, src, dst, step and link",
+    ]
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 1001, 12_345])
 def test_sizes_that_divide_by_nothing_end(leaf_spine: str, size: int) -> None:
     results = run(Scenario.parse(leaf_spine + f"[[job]]\nsize = {size}\n"))

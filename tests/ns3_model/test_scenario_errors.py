@@ -42,7 +42,7 @@ GOLDEN = {
     "unknown key": (
         HEAD + JOB + "[switch]\nbufer = 3\n",
         "ring.toml:10: switch.bufer: unknown key; did you mean 'buffer'? known keys here: buffer, "
-        "pfc, red, lb, plan, flowlet_gap, load_horizon, ecmp_hash, marking, marked, scheduler",
+        "pfc, red, lb, plan, flowlet_gap, load_horizon, ecmp_hash, marking, marked, mark_gap, scheduler",
     ),
     "missing rate": (
         HEAD.replace('rate = "10G"\n', "") + JOB,
@@ -212,6 +212,16 @@ GOLDEN = {
     "window in fractions": (
         HEAD + JOB + '[marker]\nt_win = "1500ns"\n[switch]\nmarking = "marker"\n',
         'ring.toml:10: marker.t_win: counts whole microseconds; write for example "100us"',
+    ),
+    "gap in fractions": (
+        HEAD + JOB + '[switch]\nmark_gap = "1500ns"\n',
+        "ring.toml:10: switch.mark_gap: '1500ns' is no gap; write whole microseconds up to "
+        '65535us, "off" or "auto"',
+    ),
+    "gap without RED": (
+        HEAD + JOB + '[switch]\nmark_gap = "20us"\nred = { enabled = false }\n',
+        "ring.toml:10: switch.mark_gap: needs RED, which tells when a queue is too deep for it, and "
+        "RED is off; take it out",
     ),
 }  # fmt: skip
 

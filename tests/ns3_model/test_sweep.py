@@ -139,6 +139,29 @@ def test_what_is_done_is_not_done_again(sweep: Path, tmp_path: Path) -> None:
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())
 
 
+def test_runs_of_another_build_are_not_gone_on_with_unasked(sweep: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    loaded, points = Sweep.load(sweep)
+    first = run_sweep(loaded, points[:1], out).summary["builds"]
+    path = sorted(out.glob("runs/*/summary.json"))[0]
+    summary = json.loads(path.read_text())
+    assert "(sources " in summary["versions"]["core"]
+    summary["versions"]["core"] = "ringstep-ns3 0.0.9, ns-3.44"
+    path.write_text(json.dumps(summary))
+    before = content(out)
+    with pytest.raises(SweepError) as caught:
+        run_sweep(loaded, points, out)
+    assert "1 of its runs were made by another build" in str(caught.value)
+    assert "ringstep-ns3 0.0.9, ns-3.44" in str(caught.value)
+    assert "keep them with --mixed" in str(caught.value)
+    assert content(out) == before
+    outcome = run_sweep(loaded, points, out, mixed=True)
+    assert outcome.complete
+    assert outcome.summary["builds"] == sorted(
+        [*first, "ringstep-ns3 0.0.9, ns-3.44, Python parts 0.1.0"]
+    )
+
+
 def test_ctrl_c_keeps_what_is_done_and_says_so(sweep: Path, tmp_path: Path) -> None:
     loaded, points = Sweep.load(sweep)
 

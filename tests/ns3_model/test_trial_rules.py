@@ -166,20 +166,6 @@ def test_transfer_spends_the_marks_that_were_spared() -> None:
     assert [queue.mark(now, 1, qdepth_packets=20) for now in (7, 8, 9)] == [True, True, False]
 
 
-def test_red_gap_spaces_red_on_a_port_whatever_the_job() -> None:
-    queue = Queue(red_gap_ns=50_000)
-    other = core.Marker(core.MarkerParams())
-    assert queue.red(0, 0)
-    assert not queue.red(49, 0)
-    assert not queue.trial.on_packet(
-        other, now_ns=49_500, step=0, psn=1, red=True, red_k_max_bytes=K_MAX, job=1
-    )[1]
-    assert queue.red(49, 0, depth=2 * K_MAX + 1)
-    assert not queue.red(49, 0, depth=2 * K_MAX)
-    assert queue.red(49, 0, port=3)
-    assert queue.red(50, 0)
-
-
 def test_last_lost_keeps_the_ends_of_steps_from_the_marker() -> None:
     queue = Queue(last_lost=1.0)
     queue.laggard(0)
@@ -252,6 +238,7 @@ ring_size = 4
 passes = 2
 [switch]
 marking = "marker"
+mark_gap = "off"
 [marker]
 k = 0.1
 """
@@ -294,7 +281,6 @@ def test_rules_stand_in_the_results_and_can_be_read_again() -> None:
         {"p_max": 0.01},
         {"relief": "while_ahead"},
         {"relief": "always", "transfer": 8},
-        {"red_gap": "100us"},
         {"last_lost": 0.5},
     ],
     ids=lambda keys: "+".join(keys),
@@ -312,8 +298,6 @@ def test_every_rule_changes_a_run_and_the_counters_agree_with_the_wire(
         assert sum(markers["red_marks"].to_pylist()) == totals["marks_red"]
     if keys.keys() & {"hold", "min_lead", "mark_gap", "p_max"}:
         assert totals["marks_marker"] < before["marks_marker"]
-    if "red_gap" in keys:
-        assert totals["marks_red"] < before["marks_red"]
 
 
 def test_the_seed_decides_which_ends_are_lost() -> None:

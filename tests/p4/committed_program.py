@@ -184,8 +184,8 @@ class Programmed(ABC):
     def block_map(self, job: int, port: int, block: int) -> None:
         self.insert("block_map", (Exact(job), Exact(port)), "set_block", block)
 
-    def red(self, port: int, q_min: int, q_max: int, p_max: int) -> None:
-        self.insert("red", (Exact(port),), "set_red", q_min, q_max, p_max)
+    def red(self, port: int, q_min: int, q_max: int, p_max: int, gap: int = 0) -> None:
+        self.insert("red", (Exact(port),), "set_red", q_min, q_max, p_max, gap)
 
 
 class Bench(Programmed):

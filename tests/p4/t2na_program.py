@@ -165,9 +165,9 @@ class Bench:
     def block_map(self, job: int, port: int, block: int) -> None:
         self.table("block_map").add({"job": job, "egress_port": port}, "set_block", block=block)
 
-    def red(self, port: int, q_min: int, q_max: int, p_max: int) -> None:
+    def red(self, port: int, q_min: int, q_max: int, p_max: int, gap: int = 0) -> None:
         key = {"egress_port": port}
-        self.table("red").add(key, "set_red", q_min=q_min, q_max=q_max, p_max=p_max)
+        self.table("red").add(key, "set_red", q_min=q_min, q_max=q_max, p_max=p_max, gap=gap)
 
     # -- state
 

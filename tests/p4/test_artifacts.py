@@ -127,13 +127,13 @@ def test_names_that_operators_and_controllers_rely_on() -> None:
     counters = {c.preamble.alias: c.size for c in info.counters}
     assert counters | {"ingress_drops": 4} == {
         "job_data": 16384, "job_marks": 16384, "job_red_marks": 16384, "job_corrections": 16384,
-        "job_advances": 16384, "ingress_drops": 4,
+        "job_advances": 16384, "ingress_drops": 4, "port_spared": 512,
     }  # fmt: skip
     registers = {r.preamble.alias: r.size for r in info.registers}
     assert registers == dict.fromkeys(
         (*STATE, "anchors"),
         65536,
-    )
+    ) | {"mark_next": 512}
     assert [(p.preamble.alias, p.with_selector) for p in info.action_profiles] == [("ecmp", True)]
     headers = {
         h.preamble.name: [(m.name, m.bitwidth) for m in h.metadata]
@@ -158,4 +158,5 @@ def test_marker_state_is_read_and_written_in_one_action_each() -> None:
                 touching.setdefault(name, set()).add(action["name"].split(".")[-1])
     anchors = touching.pop("anchors")
     assert anchors == {"anchor_progress", "read_anchors"}
+    assert touching.pop("mark_next") == {"space"}
     assert set(map(frozenset, touching.values())) == {frozenset({"follow", "read_block"})}

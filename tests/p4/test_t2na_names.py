@@ -60,7 +60,7 @@ def instances(program: object, control: str, kind: str) -> dict[str, Node]:
 def test_every_counter_with_its_size(info: p4i.P4Info) -> None:
     program = Bench().program
     sizes = {}
-    for control in ("Marker", "RingstepIngress"):
+    for control in ("Marker", "RingstepIngress", "Spacing"):
         for name, node in instances(program, control, "Counter").items():
             sizes[name] = program.expression(node[3][0], program.top, None)[1]()
     assert sizes == {short(c.preamble.name): c.size for c in info.counters}

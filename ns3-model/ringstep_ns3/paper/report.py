@@ -185,6 +185,7 @@ def run_figure(
     extra: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (),
     workers: int = 1,
+    mixed: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Report:
     """Run what is not in ``out`` yet of a figure, write table, JSON and plot, and return them.
@@ -199,7 +200,9 @@ def run_figure(
     sweep, points = load_figure(key, scale, chosen, extra or {}, seeds)
     figure = FIGURES[key]
     folder = prepare_folder(out, figure, MARK, {"format": FORMAT, "paper": "arXiv:2604.16880"})
-    outcome = run_sweep(sweep, points, folder, workers=workers, on_progress=on_progress)
+    outcome = run_sweep(
+        sweep, points, folder, workers=workers, mixed=mixed, on_progress=on_progress
+    )
     samples = read_samples(figure, outcome, points)
     report = Report(
         figure=figure,

@@ -399,6 +399,7 @@ def run_study(
     out: Path,
     *,
     workers: int = 1,
+    mixed: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> StudyReport:
     """Run what is not in ``out`` yet of a study, write JSON, Markdown and plot, and return them.
@@ -409,7 +410,9 @@ def run_study(
     """
     study, sweep = loaded.study, loaded.sweep
     folder = prepare_folder(out, study, MARK, {"format": FORMAT})
-    outcome = run_sweep(sweep, loaded.points, folder, workers=workers, on_progress=on_progress)
+    outcome = run_sweep(
+        sweep, loaded.points, folder, workers=workers, mixed=mixed, on_progress=on_progress
+    )
     samples = read_samples(study, outcome, loaded.points, bounds=False)
     rows = tuple(rows_of(study, samples, None))
     report = StudyReport(

@@ -77,7 +77,6 @@ struct TrialRules {  // marker rules under trial, see core/trial.h; all of them 
     double p_max = 1;
     std::string relief = "off";
     std::uint32_t transfer = 0;
-    std::int64_t red_gap_ns = 0;
     double last_lost = 0;
 
     void check() const;
@@ -126,6 +125,7 @@ struct SwitchConfig {
     std::int64_t buffer_bytes = 0;
     PfcConfig pfc;
     std::vector<RedEntry> red;
+    std::int64_t mark_gap_us = 0;  // see core/spacing.h; 0 = off
     std::string lb = "ecmp";
     std::int64_t flowlet_gap_ns = 50'000;
     std::int64_t load_horizon_ns = 80'000;
@@ -172,6 +172,7 @@ struct JobSpec {
     std::vector<std::int64_t> step_delay_ns;
     std::vector<double> compute_scale;
     std::optional<MarkerParams> marker;
+    bool known = true;  // to the switches: its packets count as a job's
     int priority = 3;
     std::optional<CcConfig> cc;
     std::string name;

@@ -78,6 +78,10 @@ void SwitchConfig::check() const {
                 "must be below 4 GiB");
         require(r.p_max >= 0 && r.p_max <= 1, "red.p_max", r.p_max, "must lie in [0, 1]");
     }
+    require(mark_gap_us >= 0 && mark_gap_us < 1 << 16, "mark_gap_us", mark_gap_us,
+            "must lie in 0..65535; 0 = off");
+    require(mark_gap_us == 0 || !red.empty(), "mark_gap_us", mark_gap_us,
+            "needs RED, which tells when a queue is too deep for it");
     require(
         lb == "ecmp" || lb == "planned" || lb == "flowlet" || lb == "spray" || lb == "least_loaded",
         "lb", lb, "must be \"ecmp\", \"flowlet\", \"spray\" or \"least_loaded\"");
@@ -153,6 +157,7 @@ Model::Model(const Network& net, const TransportConfig& transport, const StatsCo
         s.ports = spec.links;
         s.config = &spec.config;
         s.pfc = spec.config.pfc.enabled;
+        s.mark_gap_us = static_cast<std::uint32_t>(spec.config.mark_gap_us);
         s.strict_laggards = spec.config.marking == "priority";
         any_laggards_ |= s.strict_laggards;
         s.hash_seed = spec.config.ecmp_hash == "ns3_compat"
@@ -266,9 +271,10 @@ std::uint32_t Model::add_cc(const CcConfig& cc, double line) {
     return static_cast<std::uint32_t>(ccs_.size() - 1);
 }
 
-void Model::add_job(int job_id, const std::optional<MarkerParams>& marker, std::uint8_t prio) {
+void Model::add_job(int job_id, const std::optional<MarkerParams>& marker, bool known,
+                    std::uint8_t prio) {
     if (marker) marker->check();
-    jobs_.push_back({job_id, marker});
+    jobs_.push_back({job_id, marker, known});
     use_class(prio);
     for (Switch& s : switches_) {
         const SwitchConfig& config = *s.config;
@@ -611,22 +617,21 @@ inline void Model::on_departure(std::uint32_t link, Port& p, Packet& k, TimePs s
               red_rng_[link].next() < p.red_slope * (left_bytes - p.red_min);
     }
     const bool ect = (k.flags & (kEct | kCe)) == kEct;
-    bool marked = false;
-    if (p.flags & (kMark | kPolicy)) {
-        const bool by_policy =
-            mark(switches_[p.owner], link, p, k, start, left_bytes, left_packets, red);
-        if (by_policy && ect) {
-            ++p.marks_marker;
-            ++totals.marks_marker;
-            marked = true;
-        }
+    bool by_marker = false;
+    if (p.flags & (kMark | kPolicy))
+        by_marker = mark(switches_[p.owner], link, p, k, start, left_bytes, left_packets, red);
+    bool marked = ect && (red || by_marker);
+    if (marked && k.job != 0 && jobs_[k.job - 1U].known) {
+        marked = p.spacing.stands(static_cast<std::uint64_t>(start / kPsPerUs),
+                                  switches_[p.owner].mark_gap_us, left_bytes, p.red_max);
     }
-    if (red && ect) {
-        ++p.marks_red;
-        ++totals.marks_red;
-        marked = true;
+    if (marked) {
+        k.flags |= kCe;
+        p.marks_marker += by_marker;
+        totals.marks_marker += by_marker;
+        p.marks_red += red;
+        totals.marks_red += red;
     }
-    if (marked) k.flags |= kCe;
     if ((p.flags & kInt) && has_int_) {
         IntRecord& r = int_[&k - &packets_[0]];
         if (r.hops < kMaxHops) {

@@ -32,6 +32,7 @@
 #include "core/network.h"
 #include "core/packet.h"
 #include "core/rng.h"
+#include "core/spacing.h"
 #include "core/stats.h"
 #include "core/trial.h"
 #include "core/types.h"
@@ -93,12 +94,18 @@ class Model {
 
     // --- set-up ---
     std::uint32_t add_cc(const CcConfig& cc, double line_rate);
-    void add_job(int job_id, const std::optional<MarkerParams>& marker, std::uint8_t prio);
+    void add_job(int job_id, const std::optional<MarkerParams>& marker, bool known,
+                 std::uint8_t prio);
     void use_class(std::uint8_t prio);  // a PFC class that carries data
     void set_policy(std::uint32_t switch_node, MarkingPolicy policy);
     void set_planned(int job_id, bool on);
     void set_marker(std::uint16_t job, const MarkerParams& params);  // job: index + 1
     std::vector<std::string> warnings() const;
+    std::vector<std::int64_t> drops_done() const {
+        std::vector<std::int64_t> done;
+        for (const DropRule& rule : drops_) done.push_back(rule.done);
+        return done;
+    }
     void set_sink(MessageSink* sink) { sink_ = sink; }
     void start();  // when all is known, before the first event
 
@@ -197,6 +204,7 @@ class Model {
         std::uint32_t red_min = 0;
         std::uint32_t red_max = 0;
         double red_slope = 0;  // p_max / (red_max - red_min), times 2^32
+        MarkSpacing spacing;
         std::uint64_t data_packets = 0;
         std::uint64_t marks_red = 0;
         std::uint64_t marks_marker = 0;
@@ -226,6 +234,7 @@ class Model {
         std::vector<std::uint32_t> ports;
         const SwitchConfig* config = nullptr;
         bool pfc = false;
+        std::uint32_t mark_gap_us = 0;
         std::int64_t pool = 0;         // shared bytes to give out
         std::int64_t shared_used = 0;  // PFC: of the pool; else: all bytes held
         std::uint32_t paused = 0;      // classes at links held back
@@ -543,6 +552,7 @@ class Model {
     struct JobInfo {
         int id;
         std::optional<MarkerParams> marker;
+        bool known;  // to the switches
     };
     std::vector<JobInfo> jobs_;
     MessageSink* sink_ = nullptr;

@@ -113,7 +113,7 @@ void Simulation::add_job(const JobSpec& spec) {
     s.pool = spec.sender == "qp_pool";
     s.sticky = spec.port == "sticky";
     s.sender_ack = spec.notify == "sender_ack";
-    model_.add_job(spec.job_id, spec.marker, static_cast<std::uint8_t>(spec.priority));
+    model_.add_job(spec.job_id, spec.marker, spec.known, static_cast<std::uint8_t>(spec.priority));
     Job* job = s.job.get();
     jobs_.push_back(std::move(s));
     ++jobs_left_;

@@ -30,6 +30,8 @@ class Simulation final : private MessageSink, private JobNetwork, private TimerT
     Simulation& operator=(const Simulation&) = delete;
 
     std::vector<std::string> warnings() const;
+    /// Packets that each rule of Network::drops took, in their order.
+    std::vector<std::int64_t> drops_done() const { return model_.drops_done(); }
     void add_job(const JobSpec& spec);
     std::int64_t add_flow(const FlowSpec& flow);
     void set_marking_policy(int node, MarkingPolicy policy);

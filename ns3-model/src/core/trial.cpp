@@ -17,7 +17,6 @@ void TrialRules::check() const {
             "spends marks that relief spares; switch relief on");
     require(transfer == 0 || p_max == 1, "trial.transfer", transfer,
             "marks without a probability; leave p_max at 1");
-    require(red_gap_ns >= 0, "trial.red_gap_ns", red_gap_ns, "must not be negative; 0 = off");
     require(last_lost >= 0 && last_lost <= 1, "trial.last_lost", last_lost, "must lie in [0, 1]");
 }
 
@@ -32,9 +31,9 @@ Trial::Trial(const TrialRules& rules, bool per_port, std::uint64_t seed)
     rules_.check();
 }
 
-Trial::Port& Trial::port(std::uint32_t number) {
-    while (ports_.size() <= number) ports_.push_back({kLongAgo, Rng(mix64(seed_ + ports_.size()))});
-    return ports_[number];
+Rng& Trial::rng(std::uint32_t port) {
+    while (rngs_.size() <= port) rngs_.emplace_back(mix64(seed_ + rngs_.size()));
+    return rngs_[port];
 }
 
 Trial::JobState& Trial::job(std::uint32_t number) {
@@ -46,7 +45,7 @@ TrialShift Trial::shift(std::uint32_t job) const {
     return job < jobs_.size() ? jobs_[job].shift : TrialShift{};
 }
 
-bool Trial::red(Port& p, Block& b, const Marker& marker, const TrialPacket& k, bool ahead) {
+bool Trial::red(Block& b, const Marker& marker, const TrialPacket& k, bool ahead) {
     if (!k.red) return false;
     if (relief_ && !ahead && k.left_bytes <= k.red_max) {
         const std::int64_t within =
@@ -56,17 +55,11 @@ bool Trial::red(Port& p, Block& b, const Marker& marker, const TrialPacket& k, b
             return false;
         }
     }
-    // Deeper than that the queue has to come down, whatever the flows need to recover.
-    if (rules_.red_gap_ns > 0 && k.left_bytes <= 2ULL * k.red_max) {
-        if (k.now_ns - p.red_marked < rules_.red_gap_ns) return false;
-        if (k.ect) p.red_marked = k.now_ns;
-    }
     return true;
 }
 
 TrialVerdict Trial::on_packet(Marker& marker, std::uint32_t number, const TrialPacket& k) {
-    Port& p = port(k.port);
-    if (k.last && lost_ > 0 && p.rng.next() < lost_) return {false, k.red};
+    if (k.last && lost_ > 0 && rng(k.port).next() < lost_) return {false, k.red};
 
     const MarkerDecision said =
         marker.on_packet(static_cast<std::uint64_t>(k.now_ns) / 1000, k.step, k.psn, k.last, k.ect,
@@ -82,7 +75,7 @@ TrialVerdict Trial::on_packet(Marker& marker, std::uint32_t number, const TrialP
     Block& b = j.blocks[block];
     (ahead ? b.ahead_seen : b.laggard_seen) = k.now_ns;
 
-    const bool red_mark = red(p, b, marker, k, ahead);
+    const bool red_mark = red(b, marker, k, ahead);
     bool mark;
     if (rules_.transfer > 0) {
         mark = params.enabled && ahead && b.credits > 0 && !red_mark &&

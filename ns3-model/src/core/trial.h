@@ -2,7 +2,7 @@
 //
 // A Trial stands between the egress ports of a switch and its markers, which stay as they are: it
 // may keep a packet from them, overrule what they say, and overrule RED for packets of jobs that
-// they follow. Its own state is held per block, as the marker's; that of RED per port.
+// they follow. Its own state is held per block, as the marker's.
 #pragma once
 
 #include <cstdint>
@@ -56,19 +56,15 @@ class Trial {
         std::int64_t marked = kLongAgo;
         std::uint32_t credits = 0;  // marks by RED that laggards were spared
     };
-    struct Port {
-        std::int64_t red_marked = kLongAgo;
-        Rng rng;
-    };
     struct JobState {
         std::vector<Block> blocks;
         TrialShift shift;
     };
 
-    Port& port(std::uint32_t number);
+    Rng& rng(std::uint32_t port);
     JobState& job(std::uint32_t number);
-    // Whether RED's mark stands; spends the time since the port's last one, or gains a credit.
-    bool red(Port& p, Block& b, const Marker& marker, const TrialPacket& k, bool ahead);
+    // Whether RED's mark stands; where not, a credit may be gained.
+    bool red(Block& b, const Marker& marker, const TrialPacket& k, bool ahead);
 
     TrialRules rules_;
     bool per_port_;
@@ -77,7 +73,7 @@ class Trial {
     std::uint32_t p_max_;  // times 2^16
     bool relief_;
     bool relief_always_;
-    std::vector<Port> ports_;
+    std::vector<Rng> rngs_;  // by port
     std::vector<JobState> jobs_;
 };
 

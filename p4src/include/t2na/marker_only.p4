@@ -56,6 +56,7 @@ parser RingstepEgressParser(packet_in packet,
         meta.is_ect = 1;
         meta.marker_mark = 0;
         meta.red_mark = 0;
+        meta.mark_gap = 0;
         meta.depth = 0;
         meta.block = 0;
         packet.extract(hdr.bridge);

@@ -13,6 +13,7 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
     bit<32> share = 0;
     bit<32> excess = 0;     // depth - q_min
     bit<32> beyond = 0;     // depth - q_max
+    bit<32> far = 0;        // depth - 2 * q_max
     bit<32> span = 0;
     bit<32> r = 0;
     bit<16> log_r = 0;
@@ -26,10 +27,11 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
     bit<1> no_s = 0;
     bit<1> no_x = 0;
 
-    action set_red(qdepth_t q_min, qdepth_t q_max, bit<16> p_max) {
+    action set_red(qdepth_t q_min, qdepth_t q_max, bit<16> p_max, gap_t gap) {
         bottom = (bit<32>)q_min;
         top = (bit<32>)q_max;
         share = (bit<32>)p_max;
+        meta.mark_gap = (bit<32>)gap;
     }
 
     table red {
@@ -44,6 +46,11 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
         if (red.apply().hit) {
             excess = meta.depth |-| bottom;
             beyond = meta.depth |-| top;
+            far = beyond |-| top;
+            // A queue deeper than that has to come down, whatever the flows need to recover.
+            if (far != 0) {
+                meta.mark_gap = 0;
+            }
             span = top |-| bottom;
             log_random.apply(r, log_r, no_r);
             log_share.apply(share, log_p, no_p);
@@ -54,6 +61,62 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
             right = right |-| left;
             if (beyond != 0 || (no_p == 0 && no_x == 0 && right != 0)) {
                 meta.red_mark = 1;
+            }
+        }
+    }
+}
+
+// Marks on packets of jobs, by RED or the marker, are at least mark_gap apart at a port: a burst of
+// them cuts a flow many times before its queue has drained.
+control Spacing(in job_t job,
+                inout egress_md_t meta,
+                in egress_intrinsic_metadata_t eg_intr_md,
+                in egress_intrinsic_metadata_from_parser_t eg_prsr_md) {
+    Register<signed_serial_t, port_t>(MAX_PORTS, 0) mark_last;
+    Counter<bit<32>, port_t>(MAX_PORTS, CounterType_t.PACKETS) port_spared;
+    tick_t now = 0;
+    tick_t length = 0;
+    tick_t less = 0;
+    tick_t lesser = 0;
+    signed_serial_t soon = 0;       // now + SLACK
+    signed_serial_t horizon = 0;    // now - mark_gap
+    bit<1> stands = 0;
+
+    // As a window of the marker is over, see marker.p4.
+    RegisterAction<signed_serial_t, port_t, bit<1>>(mark_last) space = {
+        void apply(inout signed_serial_t value, out bit<1> apart) {
+            apart = 0;
+            if (value - horizon <= 0 || value - soon > 0) {
+                apart = 1;
+                value = soon - SLACK;
+            }
+        }
+    };
+
+    action space_mark() { stands = space.execute(eg_intr_md.egress_port); }
+
+    action spare() {
+        meta.marker_mark = 0;
+        meta.red_mark = 0;
+        port_spared.count(eg_intr_md.egress_port);
+    }
+
+    apply {
+        // A microsecond is 4 - 1/16 - 1/32 ticks.
+        now = eg_prsr_md.global_tstamp[39:8];
+        length = meta.mark_gap << 2;
+        less = meta.mark_gap >> 4;
+        lesser = meta.mark_gap >> 5;
+        length = length - less;
+        length = length - lesser;
+        horizon = (signed_serial_t)(now - length);
+        soon = (signed_serial_t)now + SLACK;
+        if (meta.is_ect == 1 && job != NO_JOB && meta.mark_gap != 0) {
+            if (meta.marker_mark == 1 || meta.red_mark == 1) {
+                space_mark();
+                if (stands == 0) {
+                    spare();
+                }
             }
         }
     }

@@ -98,6 +98,7 @@ control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
     Red() red;
     Marker() marker;
+    Spacing() spacing;
 
     bit<32> sum = 0;
 
@@ -120,6 +121,7 @@ control RingstepEgress(inout t2na_headers_t hdr,
             red.apply(meta, eg_intr_md);
         }
         marker.apply(hdr, meta, eg_intr_md, eg_prsr_md);
+        spacing.apply(hdr.bridge.job, meta, eg_intr_md, eg_prsr_md);
         if (meta.is_ect == 1 && (meta.marker_mark == 1 || meta.red_mark == 1)) {
             if (hdr.ipv4.isValid()) {
                 hdr.ipv4.ecn = ECN_CE;

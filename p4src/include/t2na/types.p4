@@ -105,6 +105,7 @@ struct egress_md_t {
     bit<1> is_ect;
     bit<1> marker_mark;
     bit<1> red_mark;
+    bit<32> mark_gap;   // between marks on packets of jobs at this port, microseconds; 0: none
     bit<32> depth;      // of the egress queue, in units of CELLS_PER_UNIT cells
     params_t params;
     block_t block;

@@ -196,7 +196,7 @@ async def test_ringstep_program_is_programmed_and_read(rig: Rig) -> None:
         fy.P4TableEntry(
             "red",
             match=fy.P4TableMatch(egress_port=2),
-            action=fy.P4TableAction("set_red", q_min=5, q_max=50, p_max=6554),
+            action=fy.P4TableAction("set_red", q_min=5, q_max=50, p_max=6554, gap=20),
         ),
         fy.P4TableEntry(
             "nexthop",
