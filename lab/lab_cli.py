@@ -54,6 +54,13 @@ class Collective(StrEnum):
     RING_ALLREDUCE = "ring-allreduce"
 
 
+class OnOff(StrEnum):
+    """With it, or without."""
+
+    ON = "on"
+    OFF = "off"
+
+
 def _fail(text: str, status: int) -> NoReturn:
     print(f"error: {text}", file=sys.stderr)
     raise typer.Exit(status)
@@ -106,6 +113,8 @@ def _fabric(
     oversubscription: float,
     engine: Engine,
     payload: int,
+    *,
+    spaced: bool = True,
 ) -> LeafSpine:
     from ringstep.fabric.units import parse_rate_bps
 
@@ -120,6 +129,7 @@ def _fabric(
             oversubscription=oversubscription,
             engine=engine,
             payload=payload,
+            spaced=spaced,
         ),
     )
 
@@ -174,6 +184,10 @@ def up(
     engine: EngineOption = Engine.SOFTSWITCH,
     payload: Payload = 8192,
     scheduling: SchedulingOption = Scheduling.REALTIME,
+    spacing: Annotated[
+        OnOff,
+        typer.Option("--spacing", help="Space marks on packets of jobs at each port, or not."),
+    ] = OnOff.ON,
     cli: Annotated[
         bool, typer.Option("--cli", help="Mininet's command line instead of waiting for ctrl-C.")
     ] = False,
@@ -189,7 +203,10 @@ def up(
     controller.
     """
     del shape
-    fabric = _fabric(hosts, leaves, spines, rate, oversubscription, engine, payload)
+    fabric = _fabric(
+        hosts, leaves, spines, rate, oversubscription, engine, payload,
+        spaced=spacing is OnOff.ON,
+    )  # fmt: skip
     if ready_file is not None and not ready_file.parent.is_dir():
         raise typer.BadParameter(f"--ready-file: there is no folder {str(ready_file.parent)!r}")
     console = Console(stderr=as_json)
@@ -347,13 +364,6 @@ def _choices(text: str, kind: type[_T]) -> tuple[_T, ...]:
     return tuple(found)
 
 
-class OnOff(StrEnum):
-    """With it, or without."""
-
-    ON = "on"
-    OFF = "off"
-
-
 @app.command(
     epilog="Examples: ringstep lab run ring-allreduce --seeds 1..5 --out out/lab | "
     "ringstep lab run ring-allreduce --hosts 4 --leaves 2 --size 1MiB --seeds 1 "
@@ -383,8 +393,13 @@ def run(
         ),
     ] = "ecmp,planned",
     marking: Annotated[
-        str, typer.Option("--marking", help="off (RED alone), paper, ringstep.")
-    ] = "off,paper,ringstep",
+        str,
+        typer.Option(
+            "--marking",
+            help="off (plain RED), paper (its marker), spaced (RED's marks spaced), "
+            "ringstep (ours, spaced).",
+        ),
+    ] = "off,paper,spaced,ringstep",
     background: Annotated[
         str, typer.Option("--background", help="on, off, or both: on,off.")
     ] = "on",
@@ -435,11 +450,33 @@ def run(
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error.strerror}") from None
     console = Console(stderr=as_json)
-    with _failures_told(), _lab_to_use(fabric, scheduling, console) as (where, check):
-        experiment = _measured(where, params, check, console)
+    with _failures_told():
+        experiment = _experiment(fabric, params, scheduling, console)
     _report(experiment, out, as_json, console)
     if experiment.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _experiment(
+    fabric: LeafSpine, params: RingParams, scheduling: Scheduling, console: Console
+) -> RingExperiment:
+    from ringstep.lab.mininet_env import require_lab
+    from ringstep.lab.ringlab import fabrics_needed
+
+    require_lab()
+    found: RingExperiment | None = None
+    for needed in fabrics_needed(fabric, params):
+        try:
+            with _lab_to_use(needed, scheduling, console) as (where, check):
+                found = _measured(where, params, check, console, found)
+        except KeyboardInterrupt:
+            if found is None:
+                raise
+            found.interrupted = True
+        if found is not None and found.interrupted:
+            break
+    assert found is not None
+    return found
 
 
 @contextlib.contextmanager
@@ -447,16 +484,15 @@ def _lab_to_use(
     fabric: LeafSpine, scheduling: Scheduling, console: Console
 ) -> Iterator[tuple[RunningLab, Callable[[], None]]]:
     """Yield the lab that is up, or one brought up for this block, and what checks that it lives."""
-    from ringstep.lab.mininet_env import require_lab
     from ringstep.lab.mininet_lab import running_lab
 
-    require_lab()
     where = running_lab()
     if where is not None:
         if where.fabric != fabric:
             raise LabUnavailable(
                 "the lab that is up has another fabric; give the same options as to `ringstep lab "
-                "up` (see `ringstep lab status --json`), or stop it with `ringstep lab down`"
+                "up` (see `ringstep lab status --json`), or stop it with `ringstep lab down`. "
+                "Marking off and paper need --spacing off, spaced and ringstep need it on"
             )
         yield where, _check_running
         return
@@ -472,11 +508,15 @@ def _check_running() -> None:
 
 
 def _measured(
-    where: RunningLab, params: RingParams, check: Callable[[], None], console: Console
+    where: RunningLab,
+    params: RingParams,
+    check: Callable[[], None],
+    console: Console,
+    experiment: RingExperiment | None,
 ) -> RingExperiment:
-    from ringstep.lab.ringlab import RingRig, expected_s, measure, plan_runs
+    from ringstep.lab.ringlab import RingRig, expected_s, measure, new_experiment, plan_runs
 
-    runs = plan_runs(params)
+    runs = plan_runs(params, spaced=where.fabric.spaced)
     done = 0
     with (
         RingRig(where, params) as rig,
@@ -505,7 +545,10 @@ def _measured(
             )
             progress.refresh()
 
-        return measure(rig, check, on_run)
+        if experiment is None:
+            experiment = new_experiment(rig)
+        measure(rig, experiment, check, on_run)
+        return experiment
 
 
 def _report(experiment: RingExperiment, out: Path, as_json: bool, console: Console) -> None:
@@ -548,7 +591,7 @@ def _explanation(experiment: RingExperiment) -> str:
     slowest = min(run.pace.single_flow for run in experiment.runs)
     lag = max(run.pace.lag_p99_ms for run in experiment.runs)
     marker = marker_lines(experiment)
-    compared = ["Marker against RED alone on the same paths, seed by seed (95 %):", *marker]
+    compared = ["Marking against plain RED on the same paths, seed by seed (95 %):", *marker]
     return "\n".join(
         [
             *(compared if marker else []),

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ringstep.hostlib.dcqcn import DcqcnParams, preset
 from ringstep.protocol.marker import PROFILES
+from ringstep.protocol.red import MARK_GAP, MARK_GAP_MAX
 
 REFERENCE_RATE_BPS: Final = 10e9
 """Link rate for which DCQCN presets, RED and the marker's window are stated."""
@@ -116,6 +117,8 @@ class LeafSpine:
     """Payload of a full packet, bytes."""
     queue_packets: int = 256
     """Depth of every egress queue."""
+    spaced: bool = True
+    """Whether marks on packets of jobs are spaced (``ringstep.protocol.red``), as by default."""
 
     def __post_init__(self) -> None:
         _need(2 <= self.leaves <= MAX_SWITCHES, f"leaves {self.leaves}: must be in 2..32")
@@ -165,6 +168,11 @@ class LeafSpine:
     def time_factor(self) -> float:
         """How many times slower than on 10 Gb/s links every timer runs."""
         return REFERENCE_RATE_BPS / self.rate_bps
+
+    @property
+    def mark_gap_us(self) -> int:
+        """Time between marks on packets of jobs, in the lab's time."""
+        return min(round(MARK_GAP * self.time_factor), MARK_GAP_MAX) if self.spaced else 0
 
     @property
     def frame_bytes(self) -> int:
@@ -256,6 +264,7 @@ class LeafSpine:
         yield f"q_min = {self.packets(RED_MIN_PACKETS)}"
         yield f"q_max = {self.packets(RED_MAX_PACKETS)}"
         yield f"p_max = {RED_P_MAX}"
+        yield f'mark_gap = "{self.mark_gap_us}us"' if self.spaced else 'mark_gap = "off"'
         for switch in self.switch_sites.values():
             yield from ("", "[[switch]]", f'name = "{switch.name}"')
             yield f"device_id = {switch.device_id}"
@@ -298,6 +307,7 @@ class LeafSpine:
         shown["time_factor"] = self.time_factor
         shown["red_packets"] = [self.packets(RED_MIN_PACKETS), self.packets(RED_MAX_PACKETS)]
         shown["red_p_max"] = RED_P_MAX
+        shown["mark_gap_us"] = self.mark_gap_us
         return shown
 
 

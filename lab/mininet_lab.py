@@ -87,7 +87,7 @@ class RunningLab:
             name: getattr(self.fabric, name)
             for name in (
                 "hosts", "leaves", "spines", "rate_bps", "oversubscription", "payload",
-                "queue_packets",
+                "queue_packets", "spaced",
             )
         }  # fmt: skip
         return {

@@ -231,18 +231,24 @@ class RingExperiment:
     interrupted: bool = False
 
     def summaries(self) -> list[Summary]:
-        """Return the variants in the order of their first run."""
+        """Return the variants: by background, then by paths, then by marking, as first met."""
         found: dict[Variant, list[RingRun]] = {}
         for run in self.runs:
             found.setdefault(run.variant, []).append(run)
-        return [Summary(variant, tuple(runs)) for variant, runs in found.items()]
+        met: list[dict[Any, int]] = [
+            {value: place for place, value in enumerate(dict.fromkeys(values))}
+            for values in zip(*found, strict=True)
+        ]
+        paths, marking, background = met or [{}, {}, {}]
+        ordered = sorted(found, key=lambda v: (background[v[2]], paths[v[0]], marking[v[1]]))
+        return [Summary(variant, tuple(found[variant])) for variant in ordered]
 
     def base_of(self, summary: Summary) -> Summary:
         """Return what a variant is compared with: the first one with the same background."""
         return next(s for s in self.summaries() if s.variant[2] == summary.variant[2])
 
     def unmarked(self, summary: Summary) -> Summary | None:
-        """Return the variant with RED alone that a marked one differs from in nothing else."""
+        """Return the variant with plain RED that has the same paths and background."""
         paths, marking, background = summary.variant
         if marking == UNMARKED:
             return None
@@ -339,8 +345,8 @@ def _signals(summary: Summary) -> tuple[float, float, float]:
 
 
 def marker_lines(experiment: RingExperiment) -> list[str]:
-    """Say what the marker changed where paths and background were the same, with the intervals."""
-    lines: dict[str, list[str]] = {}
+    """Say what marking changed where paths and background were the same, with the intervals."""
+    lines = []
     for summary in experiment.summaries():
         unmarked = experiment.unmarked(summary)
         change = None if unmarked is None else summary.change_against(unmarked)
@@ -348,10 +354,9 @@ def marker_lines(experiment: RingExperiment) -> list[str]:
             continue
         paths, marking, background = summary.variant
         middle, (low, high) = change
-        lines.setdefault(f"{paths}{' +bg' if background else ''}", []).append(
-            f"{marking} {middle:+.1f} % ({low:+.1f} to {high:+.1f})"
-        )
-    return [f"  {label:<11} {', '.join(texts)}" for label, texts in lines.items()]
+        label = f"{paths}{' +bg' if background else ''}"
+        lines.append(f"  {label:<11} {marking:<8} {middle:+6.1f} % ({low:+.1f} to {high:+.1f})")
+    return lines
 
 
 def _most_runs(experiment: RingExperiment) -> int:
@@ -366,7 +371,9 @@ def _change(experiment: RingExperiment, summary: Summary) -> str:
     return "-" if change is None else f"{change[0]:+.1f} %"
 
 
-_MARKINGS: Final = {"off": "#7f7f7f", "paper": "#c0504d", "ringstep": "#4f81bd"}
+_MARKINGS: Final = {
+    "off": "#7f7f7f", "paper": "#c0504d", "spaced": "#9bbb59", "ringstep": "#4f81bd",
+}  # fmt: skip
 
 
 def draw(experiment: RingExperiment, path: Path) -> None:

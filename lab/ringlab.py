@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,6 +20,7 @@ from ringstep.controller.client import (
     NotProgrammedError,
     job_spec,
 )
+from ringstep.controller.jobs import Marking as JobMarking
 from ringstep.controller.jobs import MatchKind
 from ringstep.fabric.topology import parse_topology
 from ringstep.hostlib.dcqcn import preset
@@ -61,9 +62,23 @@ class Marking(StrEnum):
     """What marks the ring's packets besides RED."""
 
     OFF = "off"
-    """Nothing: the job is registered, followed and counted, but paused."""
+    """Nothing, and RED's marks are not spaced: plain DCQCN. The job is paused: only counted."""
     PAPER = "paper"
+    """The paper's marker, beside RED whose marks are not spaced."""
+    SPACED = "spaced"
+    """Nothing, but RED's marks on the job's packets are spaced, as by default."""
     RINGSTEP = "ringstep"
+    """The default: our marker, marks spaced."""
+
+    @property
+    def marks(self) -> bool:
+        """Whether the job's marker is on."""
+        return self in (Marking.PAPER, Marking.RINGSTEP)
+
+    @property
+    def spaces(self) -> bool:
+        """Whether the fabric spaces marks, which is a setting of its ports, not of the job."""
+        return self in (Marking.SPACED, Marking.RINGSTEP)
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,7 @@ class RingParams:
     """Bytes that every rank brings along."""
     seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
     paths: tuple[Paths, ...] = (Paths.ECMP, Paths.PLANNED)
-    markings: tuple[Marking, ...] = (Marking.OFF, Marking.PAPER, Marking.RINGSTEP)
+    markings: tuple[Marking, ...] = tuple(Marking)
     background: tuple[bool, ...] = (True,)
     background_share: float = 0.25
     """Rate of the background flow as a share of an uplink's."""
@@ -116,8 +131,8 @@ class Planned:
     background: bool
 
 
-def plan_runs(params: RingParams) -> list[Planned]:
-    """Return the runs in order: all variants of a seed, then those of the next.
+def plan_runs(params: RingParams, *, spaced: bool) -> list[Planned]:
+    """Return the runs for a fabric that spaces marks, or does not: seed by seed, all variants.
 
     So a slow spell of the machine meets all variants alike.
     """
@@ -127,6 +142,15 @@ def plan_runs(params: RingParams) -> list[Planned]:
         for background in params.background
         for paths in params.paths
         for marking in params.markings
+        if marking.spaces is spaced
+    ]
+
+
+def fabrics_needed(fabric: LeafSpine, params: RingParams) -> list[LeafSpine]:
+    """Return the fabrics that the markings of an experiment need, one after the other."""
+    return [
+        replace(fabric, spaced=spaced)
+        for spaced in dict.fromkeys(marking.spaces for marking in params.markings)
     ]
 
 
@@ -281,7 +305,7 @@ class RingRig:
             job_bits=LAYOUT.job_bits,
             step_bits=LAYOUT.step_bits,
             mode=ProgressMode.PER_STEP,
-            enabled=marking is not Marking.OFF,
+            marking=JobMarking.ON if marking.marks else JobMarking.OFF,
         )
 
         async def talk(client: ControllerClient) -> None:
@@ -498,21 +522,22 @@ def _ms(us: float) -> float:
 
 def measure(
     rig: RingRig,
+    experiment: RingExperiment,
     check: Callable[[], None],
     on_run: Callable[[Planned, RingRun], None] | None = None,
-) -> RingExperiment:
-    """Run the whole plan.
+) -> None:
+    """Run what is planned for a rig's fabric, and add it to an experiment.
 
-    Ctrl-C ends it early: what was measured until then comes back with ``interrupted`` set.
+    Ctrl-C ends it early: the experiment then has ``interrupted`` set.
 
     Args:
         rig: where to run it.
+        experiment: gets the runs.
         check: raises where a part of the lab has ended.
         on_run: told of every run.
     """
-    experiment = RingExperiment(parameters=describe(rig), bound_ms=_ms(rig.bound.total_us))
     try:
-        for planned in plan_runs(rig.params):
+        for planned in plan_runs(rig.params, spaced=rig.fabric.spaced):
             check()
             run = rig.run_once(planned)
             experiment.runs.append(run)
@@ -520,7 +545,11 @@ def measure(
                 on_run(planned, run)
     except KeyboardInterrupt:
         experiment.interrupted = True
-    return experiment
+
+
+def new_experiment(rig: RingRig) -> RingExperiment:
+    """Return an experiment without runs."""
+    return RingExperiment(parameters=describe(rig), bound_ms=_ms(rig.bound.total_us))
 
 
 def describe(rig: RingRig) -> dict[str, Any]:
@@ -532,6 +561,11 @@ def describe(rig: RingRig) -> dict[str, Any]:
     for name in ("paths", "markings"):
         shown[name] = [str(value) for value in getattr(params, name)]
     shown["fabric"] = rig.fabric.to_json()
+    del shown["fabric"]["spaced"], shown["fabric"]["mark_gap_us"]
+    shown["mark_gap_us"] = {
+        str(marking): replace(rig.fabric, spaced=marking.spaces).mark_gap_us
+        for marking in params.markings
+    }
     shown["ring"] = list(rig.ring)
     shown["placement"] = "striped: every edge of the ring leaves its leaf"
     shown["sender"] = "qp_per_step"

@@ -38,7 +38,7 @@ WIDE = {"COLUMNS": "200", "TERM": "dumb"}
         ("run ring-allreduce --seeds x", "1..5"),
         ("run ring-allreduce --seeds 1,1", "twice"),
         ("run ring-allreduce --paths ecmp,best", "ecmp, planned, turning"),
-        ("run ring-allreduce --marking on", "off, paper, ringstep"),
+        ("run ring-allreduce --marking on", "off, paper, spaced, ringstep"),
         ("run ring-allreduce --background maybe", "on, off"),
         ("run ring-allreduce --background-share 2", "(0, 1]"),
         ("run ring-allreduce --size 0", "size"),

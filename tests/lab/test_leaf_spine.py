@@ -40,6 +40,7 @@ def test_topology_file_is_what_the_controller_takes(shape: tuple[int, int, int])
             assert link.rate_bps == pytest.approx(rates[port], rel=1e-5)
             assert link.red is not None
             assert (link.red.q_min, link.red.q_max) == (6, 12)
+            assert link.red.mark_gap == 4000
 
 
 def test_every_hop_of_a_striped_ring_leaves_its_leaf() -> None:
@@ -57,6 +58,16 @@ def test_thresholds_in_packets_shrink_with_the_payload_and_times_stretch_with_th
     assert (ours.q_gate, ours.t_win_us) == (10, 100_000)
     assert LeafSpine().marker("ringstep").q_gate == 1
     assert fabric.dcqcn("connectx").t_rp_us == 300_000
+
+
+def test_marks_are_spaced_in_the_labs_time_or_not_at_all() -> None:
+    plain = LeafSpine(spaced=False)
+    red = parse_topology(plain.topology_toml({}), "lab").links[0].red
+    assert red is not None
+    assert red.mark_gap == plain.mark_gap_us == 0
+    # A table holds no more.
+    assert LeafSpine(rate_bps=4e6).mark_gap_us == 50_000
+    assert LeafSpine(rate_bps=2e6).mark_gap_us == 65_535
 
 
 BAD: list[tuple[Mapping[str, object], str]] = [

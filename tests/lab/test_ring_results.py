@@ -103,11 +103,22 @@ def test_the_marker_is_compared_with_red_alone_on_the_same_paths() -> None:
     found = experiment()
     found.runs += [a_run(seed, "planned", "best", 600.0 + 11 * seed) for seed in (1, 2, 3)]
     lines = marker_lines(found)
-    assert len(lines) == 2
+    assert len(lines) == 5
     assert lines[0].split()[:5] == ["ecmp", "+bg", "paper", "+0.0", "%"]
-    assert "best +19.6 % (+19.4 to +19.8)" in lines[1]
+    assert lines[-1].split() == ["planned", "+bg", "best", "+19.6", "%", "(+19.4", "to", "+19.8)"]
     record = found.to_json()["summary"][-1]
     assert (record["marking"], record["marker_change_percent"]) == ("best", 19.62)
+
+
+def test_variants_of_two_fabrics_stand_together() -> None:
+    runs = [a_run(1, paths, marking, 500.0) for marking in ("off", "spaced", "paper")
+            for paths in ("ecmp", "planned")]  # fmt: skip
+    found = RingExperiment(parameters={"steps": 2}, bound_ms=400.0, runs=runs)
+    assert [s.variant[:2] for s in found.summaries()] == [
+        ("ecmp", "off"), ("ecmp", "spaced"), ("ecmp", "paper"),
+        ("planned", "off"), ("planned", "spaced"), ("planned", "paper"),
+    ]  # fmt: skip
+    assert RingExperiment(parameters={}, bound_ms=1.0).summaries() == []
 
 
 def test_a_run_that_lost_pace_is_flagged() -> None:
