@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,7 +22,10 @@ from ringstep.lab.results import write_atomically
 
 RESAMPLES: Final = 4000
 CONFIDENCE: Final = 0.95
+FEWEST: Final = 5
+"""Seeds from which on an interval says something."""
 UNMARKED: Final = "off"
+Interval = tuple[float, float]
 Variant = tuple[str, str, bool]
 """Paths, marking, background."""
 
@@ -168,21 +172,35 @@ def _union(intervals: Iterable[tuple[float, float]]) -> float:
     return covered
 
 
-def bootstrap(values: Sequence[float], of: Callable[[Any], Any] = np.median) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of a statistic; the same values, the same one.
+def bootstrap(values: Sequence[float]) -> Interval | None:
+    """Return the 95 % bootstrap interval of the median; the same values, the same one.
 
-    With few values it is wide, and with one it is that value.
+    Percentiles of resamples are too narrow with few values, so they are taken further out: the
+    expanded percentile interval of T. Hesterberg, What Teachers Should Know About the Bootstrap
+    (2015). None with fewer than 5 values, which say nothing about their spread.
     """
+    count = len(values)
+    if count < FEWEST:
+        return None
     data = np.asarray(values, dtype=float)
-    if data.size < 2:
-        only = float(data[0])
-        return only, only
-    random = np.random.default_rng(0)
-    picks = random.integers(0, data.size, (RESAMPLES, data.size))
-    stats = of(data[picks], axis=1)  # type: ignore[call-arg]
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(stats, [tail, 1 - tail])
+    picks = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
+    medians = np.median(data[picks], axis=1)
+    tail = _expanded_tail(count)
+    low, high = np.quantile(medians, [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _expanded_tail(count: int) -> float:
+    # The quantile of Student's t by its Cornish-Fisher expansion.
+    normal = statistics.NormalDist()
+    z, nu = normal.inv_cdf((1 + CONFIDENCE) / 2), count - 1
+    t = (
+        z
+        + (z**3 + z) / (4 * nu)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
+    )
+    return normal.cdf(-math.sqrt(count / nu) * t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +216,8 @@ class Summary:
         return statistics.median(run.cct_ms for run in self.runs)
 
     @property
-    def interval_ms(self) -> tuple[float, float]:
-        """Bootstrap interval of the median."""
+    def interval_ms(self) -> Interval | None:
+        """Bootstrap interval of the median; None with few seeds."""
         return bootstrap([run.cct_ms for run in self.runs])
 
     @property
@@ -211,7 +229,7 @@ class Summary:
         """Return the median of something over the runs."""
         return statistics.median(of(run) for run in self.runs)
 
-    def change_against(self, base: Summary) -> tuple[float, tuple[float, float]] | None:
+    def change_against(self, base: Summary) -> tuple[float, Interval | None] | None:
         """Return the median change of CCT in percent, seed by seed, with its interval."""
         theirs = {run.seed: run.cct_ms for run in base.runs}
         changes = [
@@ -271,7 +289,6 @@ class RingExperiment:
         change = s.change_against(self.base_of(s))
         unmarked = self.unmarked(s)
         by_marker = None if unmarked is None else s.change_against(unmarked)
-        low, high = s.interval_ms
         return {
             "paths": paths,
             "marking": marking,
@@ -279,14 +296,14 @@ class RingExperiment:
             "runs": len(s.runs),
             "lost_pace": s.lost_pace,
             "cct_ms": round(s.cct_ms, 3),
-            "cct_interval_ms": [round(low, 3), round(high, 3)],
+            "cct_interval_ms": _rounded(s.interval_ms, 3),
             "of_bound": round(s.cct_ms / self.bound_ms, 3),
             "change_percent": None if change is None else round(change[0], 2),
-            "change_interval_percent": None if change is None else [round(v, 2) for v in change[1]],
+            "change_interval_percent": None if change is None else _rounded(change[1], 2),
             "marker_change_percent": None if by_marker is None else round(by_marker[0], 2),
             "marker_change_interval_percent": None
             if by_marker is None
-            else [round(v, 2) for v in by_marker[1]],
+            else _rounded(by_marker[1], 2),
             "marks": s.median(lambda run: run.counted.get("marks", 0)),
             "red_marks": s.median(lambda run: run.counted.get("red_marks", 0)),
             "cnps": s.median(lambda run: run.traffic.cnps),
@@ -294,6 +311,10 @@ class RingExperiment:
             "overlap_max": s.median(lambda run: run.overlap().most),
             "overlap_mean": round(s.median(lambda run: run.overlap().mean), 3),
         }
+
+
+def _rounded(interval: Interval | None, digits: int) -> list[float] | None:
+    return None if interval is None else [round(value, digits) for value in interval]
 
 
 def write_json(experiment: RingExperiment, path: Path) -> None:
@@ -320,13 +341,13 @@ def table(experiment: RingExperiment) -> Table:
         before, label = label, f"{paths}{' +bg' if background else ''}"
         if before and before != label:
             out.add_section()
-        low, high = summary.interval_ms
+        interval = summary.interval_ms
         lost = summary.lost_pace
         out.add_row(
             "" if label == before else label,
             marking,
             f"{summary.cct_ms:.0f}",
-            f"{low:.0f}-{high:.0f}",
+            "-" if interval is None else f"{interval[0]:.0f}-{interval[1]:.0f}",
             _change(experiment, summary),
             "/".join(f"{value:.0f}" for value in _signals(summary)),
             str(sum(run.traffic.dropped for run in summary.runs)),
@@ -353,9 +374,10 @@ def marker_lines(experiment: RingExperiment) -> list[str]:
         if change is None:
             continue
         paths, marking, background = summary.variant
-        middle, (low, high) = change
+        middle, interval = change
         label = f"{paths}{' +bg' if background else ''}"
-        lines.append(f"  {label:<11} {marking:<8} {middle:+6.1f} % ({low:+.1f} to {high:+.1f})")
+        span = "" if interval is None else f" ({interval[0]:+.1f} to {interval[1]:+.1f})"
+        lines.append(f"  {label:<11} {marking:<8} {middle:+6.1f} %{span}")
     return lines
 
 

@@ -23,6 +23,7 @@ from ringstep.lab.ring_results import (
     write_json,
 )
 
+SEEDS = range(1, 6)
 KEPT = Pace(0.99, 0.2, 3.0, 2.6, 0.01, 0.3, 1.0)
 LOST = Pace(0.80, 9.0, 30.0, 2.6, 0.5, 0.3, 9.0)
 
@@ -50,7 +51,7 @@ def a_run(seed: int, paths: str, marking: str, cct_ms: float, pace: Pace = KEPT)
 def experiment() -> RingExperiment:
     runs = [
         a_run(seed, paths, marking, base + 10 * seed)
-        for seed in (1, 2, 3)
+        for seed in SEEDS
         for paths, base in (("ecmp", 1000.0), ("planned", 500.0))
         for marking in ("off", "paper", "ringstep")
     ]
@@ -83,7 +84,8 @@ def test_intervals_hold_the_median_and_repeat() -> None:
     low, high = bootstrap(values)
     assert low <= 3.0 <= high
     assert (low, high) == bootstrap(values)
-    assert bootstrap([7.0]) == (7.0, 7.0)
+    # Few values say nothing about their spread.
+    assert bootstrap(values[:4]) is None
 
 
 def test_changes_are_taken_seed_by_seed_against_the_first_variant() -> None:
@@ -91,23 +93,23 @@ def test_changes_are_taken_seed_by_seed_against_the_first_variant() -> None:
     by_name = {(s["paths"], s["marking"]): s for s in record["summary"]}
     assert by_name["ecmp", "off"]["change_percent"] == 0
     planned = by_name["planned", "off"]
-    assert planned["cct_ms"] == 520
-    assert planned["of_bound"] == 1.3
-    assert planned["change_percent"] == pytest.approx(100 * (520 / 1020 - 1), abs=0.01)
+    assert planned["cct_ms"] == 530
+    assert planned["of_bound"] == 1.325
+    assert planned["change_percent"] == pytest.approx(100 * (530 / 1030 - 1), abs=0.01)
     low, high = planned["change_interval_percent"]
     assert low <= planned["change_percent"] <= high
-    assert planned["dropped"] == 3
+    assert planned["dropped"] == 5
 
 
 def test_the_marker_is_compared_with_red_alone_on_the_same_paths() -> None:
     found = experiment()
-    found.runs += [a_run(seed, "planned", "best", 600.0 + 11 * seed) for seed in (1, 2, 3)]
+    found.runs += [a_run(seed, "planned", "best", 600.0 + 11 * seed) for seed in SEEDS]
     lines = marker_lines(found)
     assert len(lines) == 5
     assert lines[0].split()[:5] == ["ecmp", "+bg", "paper", "+0.0", "%"]
-    assert lines[-1].split() == ["planned", "+bg", "best", "+19.6", "%", "(+19.4", "to", "+19.8)"]
+    assert lines[-1].split() == ["planned", "+bg", "best", "+19.4", "%", "(+19.1", "to", "+19.8)"]
     record = found.to_json()["summary"][-1]
-    assert (record["marking"], record["marker_change_percent"]) == ("best", 19.62)
+    assert (record["marking"], record["marker_change_percent"]) == ("best", 19.43)
 
 
 def test_variants_of_two_fabrics_stand_together() -> None:
@@ -123,7 +125,7 @@ def test_variants_of_two_fabrics_stand_together() -> None:
 
 def test_a_run_that_lost_pace_is_flagged() -> None:
     found = experiment()
-    found.runs.append(a_run(4, "ecmp", "off", 1500.0, LOST))
+    found.runs.append(a_run(9, "ecmp", "off", 1500.0, LOST))
     record = found.to_json()
     assert record["lost_pace"] == 1
     assert record["summary"][0]["lost_pace"] == 1
@@ -133,7 +135,7 @@ def test_a_run_that_lost_pace_is_flagged() -> None:
 def test_the_table_fits_80_columns_and_cuts_nothing_off() -> None:
     out = io.StringIO()
     found = experiment()
-    found.runs.append(a_run(4, "planned", "off", 123_456.0, LOST))
+    found.runs.append(a_run(9, "planned", "off", 123_456.0, LOST))
     Console(file=out, width=80, force_terminal=False).print(table(found))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
