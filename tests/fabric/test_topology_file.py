@@ -55,7 +55,9 @@ def test_marks_may_be_further_apart_or_not_spaced(gap: str, us: int) -> None:
 
 @pytest.mark.parametrize("gap", ['"0us"', '"1500ns"', '"66ms"', '"soon"', "true"])
 def test_a_gap_that_no_table_holds_is_refused(gap: str) -> None:
-    with pytest.raises(TopologyError, match=r"f\.toml:7: red\.mark_gap: .*(write whole micro|delay)"):
+    with pytest.raises(
+        TopologyError, match=r"f\.toml:7: red\.mark_gap: .*(write whole micro|delay)"
+    ):
         parse_topology(f"{SWITCH}[red]\nmark_gap = {gap}\n", "f.toml")
 
 

@@ -42,7 +42,8 @@ GOLDEN = {
     "unknown key": (
         HEAD + JOB + "[switch]\nbufer = 3\n",
         "ring.toml:10: switch.bufer: unknown key; did you mean 'buffer'? known keys here: buffer, "
-        "pfc, red, lb, plan, flowlet_gap, load_horizon, ecmp_hash, marking, marked, mark_gap, scheduler",
+        "pfc, red, lb, plan, flowlet_gap, load_horizon, ecmp_hash, marking, marked, mark_gap, "
+        "scheduler",
     ),
     "missing rate": (
         HEAD.replace('rate = "10G"\n', "") + JOB,
@@ -220,8 +221,8 @@ GOLDEN = {
     ),
     "gap without RED": (
         HEAD + JOB + '[switch]\nmark_gap = "20us"\nred = { enabled = false }\n',
-        "ring.toml:10: switch.mark_gap: needs RED, which tells when a queue is too deep for it, and "
-        "RED is off; take it out",
+        "ring.toml:10: switch.mark_gap: needs RED, which tells when a queue is too deep for it, "
+        "and RED is off; take it out",
     ),
 }  # fmt: skip
 

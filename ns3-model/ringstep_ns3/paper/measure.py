@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +17,6 @@ from ringstep_ns3.paper.figures import BASELINE, VARIANT, Experiment, Scale, pub
 from ringstep_ns3.prepare import prepare
 from ringstep_ns3.sweep import Point, SweepOutcome
 
-CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 4000
 _FEWEST: Final = 5
 """Seeds below which no interval is given: a resample of fewer says nothing."""
@@ -31,7 +32,7 @@ Key = tuple[str, str]
 class Row:
     """One metric of one variant: the statistic over seeds beside the paper's number.
 
-    ``low`` and ``high`` bound the 95 % interval (percentile bootstrap over seeds, paired where two
+    ``low`` and ``high`` bound the 95 % interval (bootstrap over seeds, paired where two
     variants are compared); None with fewer than 5 seeds. Times in ms.
     """
 
@@ -285,26 +286,43 @@ def _compared(
 
 
 def reduction_pct(
-    mine: Floats, theirs: Floats, statistic: Statistic, confidence: float = CONFIDENCE
+    mine: Floats, theirs: Floats, statistic: Statistic
 ) -> tuple[float, float | None, float | None]:
     """Return by how many percent a statistic of ``mine`` is shorter, and its interval.
 
-    Both hold a value per seed, in the same order: resamples are paired. The interval holds the
-    share ``confidence`` of the resamples; None, None with fewer than 5 seeds.
+    Both hold a value per seed, in the same order: resamples are paired. The interval is None, None
+    with fewer than 5 seeds.
     """
 
     def shorter(picked: Picked) -> Floats:
         return 100 * (1 - statistic(mine[picked]) / statistic(theirs[picked]))
 
-    return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter, confidence)
+    return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter)
+
+
+def expanded(seeds: int) -> float:
+    """Return the share of resamples that makes a 95 % interval from so few seeds.
+
+    Plain percentiles of the mean of six normal values cover 85 %, these 93 %. The expanded
+    percentile interval of T. Hesterberg, What Teachers Should Know About the Bootstrap (2015); the
+    quantile of Student's t by its Cornish-Fisher expansion.
+    """
+    z, nu = NormalDist().inv_cdf(0.975), seeds - 1
+    t = (
+        z
+        + (z**3 + z) / (4 * nu)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
+    )
+    return 1 - 2 * NormalDist().cdf(-math.sqrt(seeds / nu) * t)
 
 
 def _interval(
-    count: int, statistic: Callable[[Picked], Floats], confidence: float = CONFIDENCE
+    count: int, statistic: Callable[[Picked], Floats]
 ) -> tuple[float | None, float | None]:
-    """Percentile bootstrap over seeds; the same data give the same interval."""
+    """95 %, expanded percentile bootstrap over seeds; the same data give the same interval."""
     if count < _FEWEST:
         return None, None
     drawn = statistic(np.random.default_rng(count).integers(0, count, (_RESAMPLES, count)))
-    tail = 50 * (1 - confidence)
+    tail = 50 * (1 - expanded(count))
     return float(np.percentile(drawn, tail)), float(np.percentile(drawn, 100 - tail))
