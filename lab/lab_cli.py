@@ -519,7 +519,7 @@ def _measured(
     runs = plan_runs(params, spaced=where.fabric.spaced)
     done = 0
     with (
-        RingRig(where, params) as rig,
+        RingRig(where, params, check) as rig,
         Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -547,7 +547,7 @@ def _measured(
 
         if experiment is None:
             experiment = new_experiment(rig)
-        measure(rig, experiment, check, on_run)
+        measure(rig, experiment, on_run)
         return experiment
 
 

@@ -55,6 +55,8 @@ _QPN_STRIDE: Final = 0x400
 _PATIENCE: Final = 20.0
 """A run may last this many times its bound before it counts as stuck."""
 _LEAD_US: Final = 20_000.0
+_CHECK_US: Final = 500_000.0
+"""So often the lab's processes are looked after while a collective runs."""
 _T = TypeVar("_T")
 
 
@@ -201,13 +203,19 @@ class _Signs(NamedTuple):
 class RingRig:
     """NICs in the namespaces of a running lab, and its controller."""
 
-    def __init__(self, lab: RunningLab, params: RingParams) -> None:
+    def __init__(self, lab: RunningLab, params: RingParams, check: Callable[[], None]) -> None:
         """Open the wires.
+
+        Args:
+            lab: where.
+            params: of the experiment.
+            check: raises where a part of the lab has ended.
 
         Raises:
             OSError: a namespace or an interface is gone.
         """
         self.lab = lab
+        self.check = check
         self.fabric = lab.fabric
         self.params = params
         self.ring = lab.fabric.striped_ring()
@@ -461,7 +469,10 @@ class RingRig:
         self._meter.restart()
         patience_us = _PATIENCE * self.bound.total_us + 10e6
         with preferred_thread(self.lab.scheduling):
-            done = loop.run(lambda: collective.done, begin + patience_us)
+            done = False
+            while not done and loop.now_us < begin + patience_us:
+                done = loop.run(lambda: collective.done, loop.now_us + _CHECK_US)
+                self.check()
         if not done:
             raise CollectiveFailed(
                 f"not done after {patience_us * 1e-6:.0f} s: {collective.progress()}"
@@ -523,7 +534,6 @@ def _ms(us: float) -> float:
 def measure(
     rig: RingRig,
     experiment: RingExperiment,
-    check: Callable[[], None],
     on_run: Callable[[Planned, RingRun], None] | None = None,
 ) -> None:
     """Run what is planned for a rig's fabric, and add it to an experiment.
@@ -533,12 +543,11 @@ def measure(
     Args:
         rig: where to run it.
         experiment: gets the runs.
-        check: raises where a part of the lab has ended.
         on_run: told of every run.
     """
     try:
         for planned in plan_runs(rig.params, spaced=rig.fabric.spaced):
-            check()
+            rig.check()
             run = rig.run_once(planned)
             experiment.runs.append(run)
             if on_run is not None:

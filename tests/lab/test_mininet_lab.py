@@ -26,6 +26,7 @@ from ringstep.lab.leftovers import (
     present_interfaces,
 )
 from ringstep.lab.mininet_env import LabUnavailable, find_bmv2, why_not
+from ringstep.lab.mininet_lab import running_lab
 
 RINGSTEP = [sys.executable, "-m", "ringstep.cli"]
 SMALL = ["--hosts", "4", "--leaves", "2", "--rate", "20M"]
@@ -178,6 +179,32 @@ def test_the_end_of_a_switch_is_told_and_takes_the_lab_down(tmp_path: Path) -> N
         assert "spine2 ended" in output
         assert "Traceback" not in output
         assert_clean()
+
+
+def test_the_end_of_a_switch_ends_a_run_and_is_told(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*RINGSTEP, "lab", "run", "ring-allreduce", *SMALL, "--size", "64MiB", "--seeds", "1",
+         "--out", str(tmp_path / "out")],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    try:
+        up = wait_for(lambda: running_lab() is not None or process.poll() is not None, PATIENCE_S)
+        assert up
+        where = running_lab()
+        assert where is not None, process.communicate()[0]
+        (spine,) = [part.pid for part in where.parts if part.name == "spine1"]
+        # Somewhere within the minutes that this size takes.
+        time.sleep(3)
+        os.kill(spine, signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, output
+    assert "spine1 ended" in output
+    assert "Traceback" not in output
+    assert_clean()
 
 
 def test_down_cleans_up_after_a_lab_that_was_killed(tmp_path: Path) -> None:
