@@ -591,6 +591,7 @@ def _explanation(experiment: RingExperiment) -> str:
     slowest = min(run.pace.single_flow for run in experiment.runs)
     lag = max(run.pace.lag_p99_ms for run in experiment.runs)
     marker = marker_lines(experiment)
+    ordinary = experiment.parameters["scheduling"] == Scheduling.NORMAL
     compared = ["Marking against plain RED on the same paths, seed by seed (95 %):", *marker]
     return "\n".join(
         [
@@ -603,5 +604,10 @@ def _explanation(experiment: RingExperiment) -> str:
             "steps: the most under way at once.",
             f"pace: a single flow reached {100 * slowest:.0f} % of its rate or more; NICs were",
             f"polled up to {lag:.1f} ms late (99 % of the polls, worst run).",
+            *(
+                ["Switches and NICs waited for CPUs in turn: no real-time policy."]
+                if ordinary
+                else []
+            ),
         ]
     )

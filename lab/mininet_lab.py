@@ -175,9 +175,19 @@ class MininetLab:
             self._mark(link.intf1.name)
             if cable.b in fabric.switch_sites:
                 self._mark(link.intf2.name)
+        self._check_rate_limits()
         self.net.build()
         for site in fabric.host_sites.values():
             self._route(site)
+
+    def _check_rate_limits(self) -> None:
+        """Mininet only logs where the kernel refuses a rate limit."""
+        interface = self.fabric.root_interfaces[0]
+        shown = subprocess.run(
+            ["tc", "qdisc", "show", "dev", interface], capture_output=True, text=True, check=False
+        )
+        if "htb" not in shown.stdout:
+            raise LabUnavailable("this kernel cannot limit a link's rate: it needs HTB (sch_htb)")
 
     def _mark(self, interface: str) -> None:
         alias = f"{ALIAS} {os.environ[MARK]}"
