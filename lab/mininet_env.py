@@ -68,7 +68,7 @@ def why_not() -> str | None:
         return "the lab needs root, for network namespaces and interfaces; use sudo"
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
-        return f"{', '.join(missing)} not found; {HOW_TO_INSTALL}"
+        return f"Mininet is not installed ({', '.join(missing)} not found); {HOW_TO_INSTALL}"
     tried = subprocess.run(
         ["unshare", "--net", "true"], capture_output=True, text=True, check=False
     )
