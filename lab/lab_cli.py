@@ -564,6 +564,13 @@ def _report(experiment: RingExperiment, out: Path, as_json: bool, console: Conso
         console.print(table(experiment))
         console.print(_explanation(experiment), highlight=False)
         console.print(f"written: {out / 'result.json'}{drawn}", highlight=False)
+    astray = sum(run.ways_confirmed is False for run in experiment.runs)
+    if astray:
+        Console(stderr=True).print(
+            f"[yellow]Ways not confirmed[/] in {astray} runs: switches counted other numbers of "
+            "packets than the modelled paths say.",
+            highlight=False,
+        )
     lost = [run for run in experiment.runs if not run.pace.kept]
     if lost:
         Console(stderr=True).print(

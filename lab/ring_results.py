@@ -56,6 +56,8 @@ class RingRun:
     cct_ms: float
     counted: Mapping[str, int]
     """The job's counters over all switches: data, marks, red_marks, corrections, advances."""
+    ways_confirmed: bool | None
+    """Whether each switch counted as many packets as the modelled ways say; None after a loss."""
     traffic: Traffic
     background_bytes: int
     steps: Sequence[StepRow]
@@ -84,6 +86,7 @@ class RingRun:
             "counted": dict(self.counted),
             "cnps": self.traffic.cnps,
             "dropped": self.traffic.dropped,
+            "ways_confirmed": self.ways_confirmed,
             "traffic": asdict(self.traffic),
             "background_bytes": self.background_bytes,
             "overlap_max": overlap.most,

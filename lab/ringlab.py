@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -30,6 +31,7 @@ from ringstep.lab.allreduce import (
     CollectiveFailed,
     QpSetting,
     RingAllReduce,
+    Traffic,
     chunk_bytes,
     make_data,
     register_landing,
@@ -325,10 +327,10 @@ class RingRig:
         self._registered = True
         self._ask(talk)
 
-    def _release(self) -> dict[str, int]:
-        """Release the job and return what the switches counted for it, added up."""
+    def _release(self) -> dict[str, dict[str, int]]:
+        """Release the job and return what each switch counted for it."""
 
-        async def talk(client: ControllerClient) -> dict[str, int]:
+        async def talk(client: ControllerClient) -> dict[str, dict[str, int]]:
             state = await client.state(JOB_NAME)
             broken = [f"{s.switch}: {s.error}" for s in state.switches if s.error]
             if broken:
@@ -336,8 +338,8 @@ class RingRig:
             await client.release(JOB_NAME)
             self._registered = False
             return {
-                name: sum(getattr(switch.counters, name) for switch in state.switches)
-                for name in COUNTERS
+                switch.switch: {name: getattr(switch.counters, name) for name in COUNTERS}
+                for switch in state.switches
             }
 
         return self._ask(talk)
@@ -423,9 +425,10 @@ class RingRig:
             background = self._background(planned, stack, background_tag)
             signs = self._drive(collective, starts, background)
             collective.check_sums()
-            counted = self._release()
+            by_switch = self._release()
             rows = self._rows(collective)
             background_bytes = background.tx.stats.tx_bytes if background else 0
+        traffic = collective.traffic()
         # The background's last packets must be off the links before the next single flow.
         self.loop.run(lambda: False, self.loop.now_us + 30_000)
         return RingRun(
@@ -434,8 +437,11 @@ class RingRig:
             marking=str(planned.marking),
             background=planned.background,
             cct_ms=_ms(collective.completion_us),
-            counted=counted,
-            traffic=collective.traffic(),
+            counted={
+                name: sum(counters[name] for counters in by_switch.values()) for name in COUNTERS
+            },
+            ways_confirmed=self._ways_confirmed(rows, by_switch, traffic),
+            traffic=traffic,
             background_bytes=background_bytes,
             steps=rows,
             pace=Pace(
@@ -521,6 +527,18 @@ class RingRig:
     def _quiet(self) -> None:
         for port in self.loop.ports.values():
             port.on_event = None
+
+    def _ways_confirmed(
+        self, rows: Sequence[StepRow], by_switch: Mapping[str, Mapping[str, int]], traffic: Traffic
+    ) -> bool | None:
+        """Say whether the switches counted what the modelled ways say; None after a loss."""
+        if traffic.retransmissions or traffic.dropped:
+            return None
+        expected = Counter(switch for row in rows for switch in row.way.split(">"))
+        return all(
+            by_switch.get(switch, {}).get("data", 0) == messages * self.bound.packets
+            for switch, messages in expected.items()
+        )
 
     def _way(self, rank: int, sport: int) -> str:
         """Return the switches that an edge's packets pass."""

@@ -130,6 +130,8 @@ def test_collectives_run_right_and_marks_appear_where_marking_is_on(
         assert run["counted"]["data"] >= 3 * packets
         assert (run["marks"] == 0) == (run["marking"] == "off")
         assert run["traffic"]["ce"] <= run["marks"] + run["red_marks"]
+        # Every switch saw the packets that the model of ECMP's hash sends there, and no others.
+        assert run["ways_confirmed"] is (None if run["traffic"]["retransmissions"] else True)
         assert len(run["steps"]) == result["parameters"]["steps"] * 4
         assert run["pace"]["single_flow"] > 0
         assert run["background_bytes"] > 0

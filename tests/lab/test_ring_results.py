@@ -41,6 +41,7 @@ def a_run(seed: int, paths: str, marking: str, cct_ms: float, pace: Pace = KEPT)
         background=True,
         cct_ms=cct_ms,
         counted={"data": 9, "marks": 3 if marking != "off" else 0, "red_marks": 5},
+        ways_confirmed=None,
         traffic=Traffic(12, 11, 1, 0, 6, 4),
         background_bytes=10_000,
         steps=[row(0, 0, 0, half), row(1, 0, 5, half), row(0, 1, half - 10, cct_ms)],
