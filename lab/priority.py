@@ -49,10 +49,11 @@ def _round_robin(thread: int) -> bool:
 @contextlib.contextmanager
 def preferred_thread(scheduling: Scheduling) -> Iterator[bool]:
     """Give the calling thread the policy for the length of the block; yield whether it got it."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     if scheduling is not Scheduling.REALTIME or not _round_robin(0):
         yield False
         return
     try:
         yield True
     finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(0, policy, parameters)
