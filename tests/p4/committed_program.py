@@ -305,9 +305,9 @@ class WireBench(Programmed):
     anchors of their jobs, and what was never written.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, program: str = MAIN_PROGRAM) -> None:
         self.engine = engine
-        info, text = _artefacts(MAIN_PROGRAM)
+        info, text = _artefacts(program)
         self._schema = build_schema(text_format.Parse(info, p4i.P4Info()))
         self._tables = {one.alias.split(".")[-1]: one for one in self._schema.tables.values()}
         self._written: set[Any] = set()

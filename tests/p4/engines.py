@@ -206,6 +206,13 @@ def _packet_message() -> Any:
 Bmv2Packet = _packet_message()
 
 
+@functools.cache
+def _has_thrift(binary: str) -> bool:
+    """Whether this build also serves Thrift: at port 9090 unless told, where only one can be."""
+    done = subprocess.run([binary, "--help"], capture_output=True, text=True, check=False)
+    return "--thrift-port" in done.stdout + done.stderr
+
+
 def _free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -231,9 +238,10 @@ class Bmv2(_Streamed):
 
     def _start(self, binary: str) -> bool:
         grpc_address, self._packets_address = (f"127.0.0.1:{_free_port()}" for _ in range(2))
+        thrift = ["--thrift-port", str(_free_port())] if _has_thrift(binary) else []
         self._process = subprocess.Popen(
             [
-                binary, "--no-p4", "--device-id", str(DEVICE_ID), "--",
+                binary, "--no-p4", "--device-id", str(DEVICE_ID), *thrift, "--",
                 "--grpc-server-addr", grpc_address,
                 "--dp-grpc-server-addr", self._packets_address,
                 "--cpu-port", str(CPU_PORT),
@@ -253,6 +261,9 @@ class Bmv2(_Streamed):
                 return True
             except grpc.RpcError:
                 time.sleep(0.05)
+        self.client.close()
+        self._process.kill()
+        self._process.wait()
         return False
 
     def exchange(self, packets: Sequence[Sent], at_once: int = BATCH) -> list[list[Sent]]:

@@ -8,33 +8,16 @@ from __future__ import annotations
 import re
 
 import pytest
-from broken_frames import BLOCK, JOB, KINDS, PORT, V4_FRAME, V6_FRAME, VLAN_FRAME, mended, roce
+from broken_frames import BLOCK, JOB, KINDS, PORT, V4_FRAME, V6_FRAME, VLAN_FRAME, roce
 from committed_program import STATE, Bench, host
 from hypothesis import example, given
 from hypothesis import strategies as st
+from random_frames import frames
 from rule_book import CE, OTHER_PORT, WHOLE, ecn_of, judge, without_ecn
 from sample_frames import frame
 
 from ringstep.protocol.marker import MarkerParams
 from ringstep.protocol.rocev2 import build, ipv4_checksum
-
-# -- frames
-
-
-@st.composite
-def frames(draw: st.DrawFn) -> bytes:
-    """A frame of the job, changed in a few bytes of its headers, cut short or made longer."""
-    if draw(st.integers(0, 7)) == 0:
-        return draw(st.sampled_from([*KINDS.values(), *WHOLE])) + draw(st.binary(max_size=3))
-    data = bytearray(draw(st.sampled_from(WHOLE)))
-    for _ in range(draw(st.integers(0, 4))):
-        at = draw(st.integers(12, min(len(data) - 1, 80)))
-        data[at] = draw(st.one_of(st.integers(0, 255), st.sampled_from([0, 1, 4, 5, 17, 0xFF])))
-    cut = draw(st.sampled_from([0, 0, 0, 0, 1, 4, 20, 45]))
-    made = bytes(data[: len(data) - cut]) + draw(st.binary(max_size=4))
-    if draw(st.booleans()) and made[12:14] == b"\x08\x00":
-        made = mended(made)
-    return made
 
 
 def followed_everywhere() -> Bench:

@@ -40,6 +40,41 @@ def test_json_holds_speed_scaling_load_and_why_there_is_no_bmv2(
     assert 0 < one["cpu_share_min"] <= 1.1
 
 
+FAKE_SWITCH = """#!{python}
+import pathlib, signal, sys, time
+if "--help" in sys.argv:
+    print("--thrift-port arg")
+    sys.exit()
+assert int(sys.argv[sys.argv.index("--thrift-port") + 1])
+assert sys.argv[-3:] == ["--", "--grpc-server-addr", "127.0.0.1:0"], sys.argv
+assert all(pathlib.Path(f"p{{port}}_in.pcap").exists() for port in range(1, 402))
+time.sleep({late})
+for port in range(1, 402):
+    pathlib.Path(f"p{{port}}_out.pcap").touch()
+pathlib.Path("p2_out.pcap").write_bytes(bytes(24 + {packets} * (16 + {size})))
+pathlib.Path("p3_out.pcap").write_bytes(bytes(24 + 16 + {size}))
+signal.pause()
+"""
+
+
+def test_bmv2_may_be_slow_to_start_and_serve_thrift_and_p4runtime(
+    bench: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A stand-in for simple_switch_grpc, whose output begins later than two seconds of quiet."""
+    packets = bench.frames(5, 64)
+    fake = tmp_path / "simple_switch_grpc"
+    fake.write_text(
+        FAKE_SWITCH.format(python=sys.executable, late=2.6, packets=4, size=len(packets[0]))
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("RINGSTEP_SIMPLE_SWITCH_GRPC", str(fake))
+    assert bench.find_bmv2() == str(fake)
+    cpu, out = bench._bmv2_run(str(fake), packets)
+    assert out == 5
+    assert cpu > 0
+
+
 def test_efficiency_is_against_one_process(bench: ModuleType) -> None:
     found = {
         # 1000 packets in 1 s, and the core was free half of the time.
