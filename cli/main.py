@@ -26,6 +26,7 @@ _GROUPS: Final = (
     ("controller", "ringstep.controller.cli", "controller_app"),
     ("switch", "ringstep.controller.cli", "switch_app"),
     ("job", "ringstep.controller.cli", "job_app"),
+    ("lab", "ringstep.lab.lab_cli", "app"),
 )
 """Name of the command group, module and Typer object that a part exports."""
 

@@ -35,6 +35,8 @@ _MAX_FRAME: Final = 65535
 _BATCH: Final = 64
 """Frames read from one wire before the others get their turn."""
 _SOCKET_BUFFER: Final = 4 << 20
+_SOL_PACKET: Final = 263
+_PACKET_IGNORE_OUTGOING: Final = 23
 
 
 def monotonic_us() -> float:
@@ -207,6 +209,9 @@ class AfPacketWire(_SocketWire):
                 "`setcap cap_net_raw+ep` on the Python binary, or use a UDP wire",
             ) from None
         try:
+            # Before Linux 4.20 the kernel hands out own frames too; they are left out below.
+            with contextlib.suppress(OSError):
+                sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             sock.bind((interface, 0))
             super().__init__(sock)
         except OSError as error:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -31,16 +31,16 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-class Child:
-    """A server process that writes one JSON line into ``ready_file`` once it serves."""
+class Process:
+    """A process that ends with its parent and whose output is kept in a file."""
 
     def __init__(self, name: str, command: Sequence[str], scratch: Path) -> None:
         self.name = name
-        self.ready_file = scratch / f"{name}.ready.json"
+        self.command = tuple(command)
         self.log_path = scratch / f"{name}.log"
         self._log: IO[bytes] = self.log_path.open("wb")
         self._process = subprocess.Popen(
-            [*command, "--ready-file", str(self.ready_file)],
+            self.command,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -54,17 +54,16 @@ class Child:
         """Process id."""
         return self._process.pid
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Mapping[str, Any]:
-        """Wait until the child serves and return what its ready file says.
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until ``ready()`` holds.
 
         Raises:
-            ChildFailed: it ended, or did not become ready in time.
+            ChildFailed: the process ended, or ``ready()`` did not hold in time.
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self.ready_file.exists() and (text := self.ready_file.read_text()).endswith("\n"):
-                ready: Mapping[str, Any] = json.loads(text)
-                return ready
+            if ready():
+                return
             self.check()
             time.sleep(0.02)
         raise ChildFailed(f"{self.name} was not ready within {timeout_s:g} s; {self._last_words()}")
@@ -74,10 +73,15 @@ class Child:
         if (status := self._process.poll()) is not None:
             raise ChildFailed(f"{self.name} ended with status {status}; {self._last_words()}")
 
-    def stop(self) -> None:
-        """End the child: SIGTERM, then SIGKILL. Safe to call twice."""
+    def terminate(self) -> None:
+        """Ask the process to end, without waiting."""
         if self._process.poll() is None:
             self._process.terminate()
+
+    def stop(self) -> None:
+        """End the child: SIGTERM, then SIGKILL. Safe to call twice."""
+        self.terminate()
+        if self._process.poll() is None:
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -89,6 +93,27 @@ class Child:
         self._log.flush()
         lines = self.log_path.read_text(errors="replace").splitlines()[-15:]
         return "its last words:\n" + "\n".join(f"  {line}" for line in lines) if lines else "silent"
+
+
+class Child(Process):
+    """A server process that writes one JSON line into ``ready_file`` once it serves."""
+
+    def __init__(self, name: str, command: Sequence[str], scratch: Path) -> None:
+        self.ready_file = scratch / f"{name}.ready.json"
+        super().__init__(name, [*command, "--ready-file", str(self.ready_file)], scratch)
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Mapping[str, Any]:
+        """Wait until the child serves and return what its ready file says.
+
+        Raises:
+            ChildFailed: it ended, or did not become ready in time.
+        """
+        self.wait_until(
+            lambda: self.ready_file.exists() and self.ready_file.read_text().endswith("\n"),
+            timeout_s,
+        )
+        ready: Mapping[str, Any] = json.loads(self.ready_file.read_text())
+        return ready
 
 
 @contextlib.contextmanager

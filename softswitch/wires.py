@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -29,6 +30,7 @@ _AUXDATA_SPACE = socket.CMSG_SPACE(_AUXDATA.size)
 _SOL_PACKET = 263
 _PACKET_ADD_MEMBERSHIP = 1
 _PACKET_MR_PROMISC = 1
+_PACKET_IGNORE_OUTGOING = 23
 
 
 class WireError(Exception):
@@ -167,6 +169,9 @@ class AfPacketWire:
                 f"afpacket wire {interface}: needs CAP_NET_RAW (run as root, or use udp: wires)"
             ) from None
         try:
+            # Before Linux 4.20 the kernel hands out own frames too; they are left out below.
+            with suppress(OSError):
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
             self._socket.bind((interface, 0))
             request = struct.pack(
                 "IHH8s", socket.if_nametoindex(interface), _PACKET_MR_PROMISC, 0, b""

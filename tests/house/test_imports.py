@@ -28,7 +28,7 @@ THIRD_PARTY = {
         "finsy", "google", "grpc", "pydantic", "pydantic_core", "rich", "sqlalchemy", "typer",
     },
     "hostlib": {"numpy", "rich", "typer"},
-    "lab": {"google", "grpc", "matplotlib", "numpy", "rich", "typer"},
+    "lab": {"google", "grpc", "matplotlib", "mininet", "numpy", "rich", "typer"},
     "cli": {"rich", "typer", "ringstep_ns3"},
     SIMULATOR: {
         "dask", "dask_jobqueue", "distributed", "google", "matplotlib", "numpy", "pyarrow",
