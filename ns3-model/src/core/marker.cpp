@@ -6,6 +6,8 @@ namespace ringstep {
 
 namespace {
 constexpr std::uint64_t kClockMask = (1ULL << 48) - 1;
+// A time up to that before the start of a window ends nothing, as in ringstep.protocol.marker.
+constexpr std::uint64_t kLatenessUs = 1 << 16;
 constexpr std::uint32_t kCountMask = 0xFFFFFFFFU;
 constexpr std::uint32_t kPsnHalf = 1U << 23;
 constexpr std::uint32_t kUnmapped = 0xFFFFFFFFU;
@@ -91,7 +93,8 @@ MarkerDecision Marker::on_packet(std::uint64_t now_us, std::uint32_t step, std::
         b.generation = p_.generation;
     }
 
-    if (((now_us - b.win_start) & kClockMask) >= p_.t_win_us) {
+    const std::uint64_t age = (now_us - b.win_start) & kClockMask;
+    if (age >= p_.t_win_us && age <= kClockMask - kLatenessUs) {
         if (b.cnt_total > p_.n_sample) {
             if (static_cast<std::uint64_t>(b.cnt_op) * p_.tau_den >=
                 static_cast<std::uint64_t>(p_.tau_num) * b.cnt_total) {
