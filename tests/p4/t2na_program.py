@@ -179,7 +179,7 @@ class Bench:
         r = {name: self.register(name).read(block) for name in BLOCK_REGISTERS}
         return {
             "step_min": (r["position"]["step_min"] & WORD) >> (32 - step_bits),
-            "psn_rec": r["position"]["psn_rec"] >> 8,
+            "psn_rec": r["position"]["psn_rec"] >> 7,
             "alpha": r["block_alpha"],
             "cnt_total": r["window"]["total"],
             "cnt_op": r["outpaced"],

@@ -17,14 +17,14 @@ struct anchor_t {
 }
 
 struct position_t {
-    serial_t psn_rec;
+    progress_t psn_rec;
     signed_serial_t step_min;
 }
 
 // cnt_op against tau, as a balance: + (tau_den - tau_num) for a packet that outpaces, - tau_num for
 // any other. So cnt_op >= tau * cnt_total where it is not negative.
 struct window_t {
-    bit<32> total;
+    int<32> total;
     int<32> balance;
 }
 
@@ -33,6 +33,8 @@ control Marker(inout t2na_headers_t hdr,
                in egress_intrinsic_metadata_t eg_intr_md,
                in egress_intrinsic_metadata_from_parser_t eg_prsr_md) {
     // --- parameters
+
+    int<32> sample = 0;
 
     action set_params(generation_t generation, step_t step_mask, step_t step_sign,
                       bit<1> anchored, psn_t packets_per_step, k_t k, bit<8> tau_num,
@@ -52,6 +54,13 @@ control Marker(inout t2na_headers_t hdr,
         meta.params.alpha_max = alpha_max;
         meta.params.q_min = q_min;
         meta.params.enabled = enabled;
+        meta.per_step = (bit<32>)packets_per_step;
+        meta.k = (bit<32>)k;
+        meta.tau_num = (bit<32>)tau_num;
+        meta.tau_den = (bit<32>)tau_den;
+        meta.warmup = (bit<32>)n_warmup;
+        meta.q_min = (bit<32>)q_min;
+        sample = (int<32>)(bit<32>)n_sample;
     }
 
     table job_params {
@@ -129,10 +138,30 @@ control Marker(inout t2na_headers_t hdr,
     Register<anchor_t, job_t>(MAX_JOB_SLOTS) anchors_2;
     Register<anchor_t, job_t>(MAX_JOB_SLOTS) anchors_3;
 
+    bit<16> at = 0;            // the step, as it is in the tag
     bit<32> owner = 0;
     serial_t psn = 0;
     serial_t base = 0;
-    serial_t progress = 0;
+    serial_t distance = 0;     // from the anchor
+    progress_t progress = 0;
+
+    action measure() { distance = psn - base; }
+    action stands_still() { progress = 0; }
+    action moves() { progress = (progress_t)(distance >> 1); }
+
+    // Behind the anchor counts as no progress.
+    table find_progress {
+        key = {
+            meta.params.anchored : ternary;
+            distance : ternary;
+        }
+        actions = { stands_still; moves; }
+        const default_action = moves();
+        const entries = {
+            (1, 0x80000000 &&& 0x80000000) : stands_still();
+        }
+        size = 4;
+    }
 
     RegisterAction<anchor_t, job_t, serial_t>(anchors_0) drop_anchor_0 = {
         void apply(inout anchor_t value, out serial_t found) {
@@ -373,6 +402,10 @@ control Marker(inout t2na_headers_t hdr,
 
     Register<signed_serial_t, block_t>(MAX_BLOCKS, 0) window_start;
     tick_t now = 0;
+    tick_t length = 0;
+    tick_t less = 0;
+    tick_t lesser = 0;
+    tick_t past = 0;
     signed_serial_t soon = 0;       // now + SLACK
     signed_serial_t horizon = 0;    // now - t_win
     bit<1> over = 0;
@@ -393,6 +426,21 @@ control Marker(inout t2na_headers_t hdr,
     RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) open = {
         void apply(inout signed_serial_t value) { value = soon - SLACK; }
     };
+
+    // A microsecond is 4 - 1/16 - 1/32 ticks.
+    action look_at_clock() { now = eg_prsr_md.global_tstamp[39:8]; }
+    action scale() {
+        length = meta.params.t_win << 2;
+        less = meta.params.t_win >> 4;
+        lesser = meta.params.t_win >> 5;
+    }
+    action scale_no_more() { length = 0x7fffffff; }
+    action look_ahead() {
+        soon = (signed_serial_t)now + SLACK;
+        past = now - length;
+        less = less + lesser;
+    }
+    action look_back() { horizon = (signed_serial_t)(past + less); }
 
     action close_window() { over = close.execute(meta.block); }
     action open_window() { open.execute(meta.block); }
@@ -434,12 +482,12 @@ control Marker(inout t2na_headers_t hdr,
     bit<32> missing = 0;       // packets that a LAST lacks to end the step
     bit<1> ends_step = 0;
     signed_serial_t new_step = 0;    // what the packet has to say
-    serial_t new_psn = 0;
+    progress_t new_psn = 0;
     signed_serial_t step_min = 0;    // before the packet
-    serial_t psn_rec = 0;
+    progress_t psn_rec = 0;
 
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) follow = {
-        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) follow = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = value.psn_rec;
             if (value.step_min - new_step > 0) {
@@ -452,8 +500,8 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) restart = {
-        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) restart = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             if (value.step_min - new_step >= 0) {
@@ -465,8 +513,8 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) replace = {
-        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) replace = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             value.psn_rec = new_psn;
@@ -479,10 +527,10 @@ control Marker(inout t2na_headers_t hdr,
     action replace_position() { step_min = replace.execute(meta.block, psn_rec); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction2<position_t, block_t, step_t, serial_t>(position) see_position = {
-        void apply(inout position_t value, out step_t old_step, out serial_t old_psn) {
+    RegisterAction2<position_t, block_t, step_t, bit<32>>(position) see_position = {
+        void apply(inout position_t value, out step_t old_step, out bit<32> old_psn) {
             old_step = value.step_min[31:16];
-            old_psn = value.psn_rec;
+            old_psn = (bit<32>)value.psn_rec;
         }
     };
 
@@ -519,10 +567,32 @@ control Marker(inout t2na_headers_t hdr,
         }
     }
 
+    action expect() { missing = meta.per_step << 7; }
+    action expect_one_less() { missing = missing |-| 128; }
+    action subtract_progress() { missing = missing |-| (bit<32>)progress; }
+
     action end_step() {
         ends_step = 1;
         new_step = (signed_serial_t)next;
         new_psn = 0;
+    }
+
+    action go_on() {
+        new_step = (signed_serial_t)step;
+        new_psn = progress;
+    }
+
+    table finish_step {
+        key = {
+            meta.is_last : ternary;
+            missing : ternary;
+        }
+        actions = { end_step; go_on; }
+        const default_action = go_on();
+        const entries = {
+            (1, 0) : end_step();
+        }
+        size = 4;
     }
 
     // --- 3. What is counted, and how step_min moved.
@@ -536,6 +606,16 @@ control Marker(inout t2na_headers_t hdr,
     bit<1> outpacing = 0;
     int<32> gain = 0;          // of the balance
     int<32> loss = 0;
+
+    action weigh() {
+        gain = (int<32>)(meta.tau_den - meta.tau_num);
+        loss = (int<32>)(0 - meta.tau_num);
+    }
+
+    action compare_leads() {
+        lead = step - (serial_t)step_min;
+        next_lead = next - (serial_t)step_min;
+    }
 
     action outpaces() {
         outpacing = 1;
@@ -601,7 +681,6 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     Register<window_t, block_t>(MAX_BLOCKS) window;
-    bit<32> sample = 0;
     bit<1> sampled = 0;        // the window that ended saw more than n_sample packets,
     bit<1> misaligned = 0;     // and at least tau of them outpacing
 
@@ -632,7 +711,7 @@ control Marker(inout t2na_headers_t hdr,
 
 #ifndef RINGSTEP_MARKER_ONLY
     RegisterAction<window_t, block_t, count_t>(window) see_total = {
-        void apply(inout window_t value, out count_t found) { found = value.total; }
+        void apply(inout window_t value, out count_t found) { found = (count_t)value.total; }
     };
 
     action read_total() { hdr.reply.cnt_total = see_total.execute(meta.block); }
@@ -790,7 +869,6 @@ control Marker(inout t2na_headers_t hdr,
     Counter<bit<32>, job_t>(MAX_JOB_SLOTS, CounterType_t.PACKETS) job_marks;
     Counter<bit<32>, job_t>(MAX_JOB_SLOTS, CounterType_t.PACKETS) job_red_marks;
 
-    bit<32> k = 0;
     bit<32> r = 0;
     bit<16> log_r = 0;
     bit<16> log_k = 0;
@@ -803,9 +881,20 @@ control Marker(inout t2na_headers_t hdr,
     bit<1> no_k = 0;
     bit<1> no_p = 0;
     bit<1> no_s = 0;
-    bit<32> warmup = 0;        // what psn_rec has to reach
+    bit<32> warmup = 0;        // what psn_rec lacks of it
     bit<32> shallow = 0;       // what the queue lacks of q_min
-    bit<32> veto = 0;
+
+    action add_logs() {
+        above = log_r |+| log_s;
+        below = log_k |+| log_p;
+    }
+    action subtract_logs() { log_n = above |-| below; }
+    action scale_warmup() { warmup = meta.warmup << 7; }
+    action add_one() { warmup = warmup |+| 128; }
+    action lack_depth() { shallow = meta.q_min |-| meta.depth; }
+    action lack_psns() { warmup = warmup |-| (bit<32>)psn_rec; }
+    action cap_alpha() { ceiling = meta.params.alpha_max; }
+    action cap_fresh_alpha() { ceiling = 1; }
 
     action mark() { meta.marker_mark = 1; }
 
@@ -819,12 +908,13 @@ control Marker(inout t2na_headers_t hdr,
             strong : ternary;
             no_k : ternary;
             no_p : ternary;
-            veto : ternary;
+            warmup : ternary;
+            shallow : ternary;
         }
         actions = { mark; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, 1, 0, 0, 1, 0, 0, 0) : mark();
+            (FOLLOW, 1, 1, 0, 0, 1, 0, 0, 0, 0) : mark();
         }
     }
 
@@ -852,7 +942,7 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     action unalign_psns() {
-        hdr.reply.psn_rec = hdr.reply.psn_rec >> 8;
+        hdr.reply.psn_rec = hdr.reply.psn_rec >> 7;
         hdr.anchor0.base = hdr.anchor0.base >> 8;
         hdr.anchor1.base = hdr.anchor1.base >> 8;
         hdr.anchor2.base = hdr.anchor2.base >> 8;
@@ -898,11 +988,24 @@ control Marker(inout t2na_headers_t hdr,
     }
 #endif
 
-    apply {
+    action widen() {
         tag = (bit<32>)meta.tag;
         psn = meta.psn ++ 8w0;
-        now = eg_prsr_md.global_tstamp[39:8];
-        r = (bit<32>)random.get();
+    }
+    action draw() { r = (bit<32>)random.get(); }
+    action take_step() { at = meta.tag & meta.params.step_mask; }
+    action make_owner() {
+        owner[31:24] = meta.params.generation;
+        owner[15:0] = at;
+    }
+    action find_next() { next = step + unit; }
+
+    // An action that needs what another one found is called by itself: the compiler makes a table
+    // of each call, but one action, of one stage, of assignments in a row.
+    apply {
+        widen();
+        look_at_clock();
+        draw();
         if (job_params.apply().hit) {
             if (hdr.bridge.kind == KIND_ROUTED && hdr.bridge.job != NO_JOB) {
                 if (block_map.apply().hit) {
@@ -916,32 +1019,22 @@ control Marker(inout t2na_headers_t hdr,
         }
 #endif
         align_step.apply();
-        k = (bit<32>)meta.params.k;
-        sample = (bit<32>)meta.params.n_sample;
-        gain = (int<32>)(bit<32>)meta.params.tau_den;
-        loss = (int<32>)(bit<32>)meta.params.tau_num;
-        gain = gain - loss;
-        loss = 0 - loss;
-        owner[31:24] = meta.params.generation;
-        owner[15:0] = meta.tag & meta.params.step_mask;
-        next = step + unit;
+        weigh();
+        take_step();
+        make_owner();
+        find_next();
 
         // 1
         update_generation.apply();
 
-        // 2: a microsecond is 4 - 1/16 - 1/32 ticks.
-        tick_t length = meta.params.t_win << 2;
-        tick_t less = meta.params.t_win >> 4;
-        tick_t lesser = meta.params.t_win >> 5;
-        if (meta.params.t_win[31:29] != 0) {
-            length = 0x7fffffff;
-            less = 0;
-            lesser = 0;
+        // 2
+        if (meta.params.t_win[31:29] == 0) {
+            scale();
+        } else {
+            scale_no_more();
         }
-        length = length - less;
-        length = length - lesser;
-        horizon = (signed_serial_t)(now - length);
-        soon = (signed_serial_t)now + SLACK;
+        look_ahead();
+        look_back();
         update_window.apply();
 
         // Progress
@@ -949,26 +1042,18 @@ control Marker(inout t2na_headers_t hdr,
         update_anchor_1.apply();
         update_anchor_2.apply();
         update_anchor_3.apply();
-        progress = psn - base;
-        if (meta.params.anchored == 1) {
-            // Behind the anchor counts as no progress.
-            progress = (serial_t)max((int<32>)progress, 0);
-        }
+        measure();
+        find_progress.apply();
 
         // 4
-        missing = meta.params.packets_per_step ++ 8w0;
-        missing = missing |-| 256;
-        missing = missing |-| progress;
-        new_step = (signed_serial_t)step;
-        new_psn = progress;
-        if (meta.is_last == 1 && missing == 0) {
-            end_step();
-        }
+        expect();
+        expect_one_less();
+        subtract_progress();
+        finish_step.apply();
         update_position.apply();
 
         // 3
-        lead = step - (serial_t)step_min;
-        next_lead = next - (serial_t)step_min;
+        compare_leads();
         compare_step.apply();
         update_counts.apply();
 #ifndef RINGSTEP_MARKER_ONLY
@@ -979,24 +1064,22 @@ control Marker(inout t2na_headers_t hdr,
 
         // 5, and the rest of 2
         log_random.apply(r, log_r, no_r);
-        log_gain.apply(k, log_k, no_k);
-        log_psn.apply(progress, log_p, no_p);
-        log_rec.apply(psn_rec, log_s, no_s);
-        above = log_r |+| log_s;
-        below = log_k |+| log_p;
-        log_n = above |-| below;
+        log_gain.apply(meta.k, log_k, no_k);
+        log_psn.apply((bit<32>)progress, log_p, no_p);
+        log_rec.apply((bit<32>)psn_rec, log_s, no_s);
+        add_logs();
+        subtract_logs();
         exp.apply(log_n, whole_n);
-        ceiling = meta.params.alpha_max;
         if (fresh == 1) {
-            ceiling = 1;
+            cap_fresh_alpha();
+        } else {
+            cap_alpha();
         }
         update_alpha.apply();
-        warmup = meta.params.n_warmup ++ 8w0;
-        warmup = warmup |+| 256;
-        shallow = (bit<32>)meta.params.q_min;
-        shallow = shallow |-| meta.depth;
-        veto = warmup |-| psn_rec;
-        veto = veto | shallow;
+        scale_warmup();
+        add_one();
+        lack_psns();
+        lack_depth();
         decide.apply();
         if (task == FOLLOW) {
             job_data.count(hdr.bridge.job);

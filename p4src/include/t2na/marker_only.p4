@@ -88,8 +88,12 @@ control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
     Marker() marker;
 
+    action take_depth() { meta.depth = (bit<32>)eg_intr_md.deq_qdepth; }
+    action scale_depth() { meta.depth = meta.depth >> QDEPTH_SHIFT; }
+
     apply {
-        meta.depth = (bit<32>)eg_intr_md.deq_qdepth >> QDEPTH_SHIFT;
+        take_depth();
+        scale_depth();
         marker.apply(hdr, meta, eg_intr_md, eg_prsr_md);
         if (meta.marker_mark == 1) {
             hdr.ipv4.ecn = ECN_CE;

@@ -102,9 +102,13 @@ control RingstepEgress(inout t2na_headers_t hdr,
 
     bit<32> sum = 0;
 
+    action take_depth() { meta.depth = (bit<32>)eg_intr_md.deq_qdepth; }
+    action scale_depth() { meta.depth = meta.depth >> QDEPTH_SHIFT; }
+
     // What the checksum will be if the packet gets CE (RFC 1624, equation 3).
     apply {
-        meta.depth = (bit<32>)eg_intr_md.deq_qdepth >> QDEPTH_SHIFT;
+        take_depth();
+        scale_depth();
         if (hdr.ipv4.isValid() && (hdr.ipv4.ecn == ECN_ECT0 || hdr.ipv4.ecn == ECN_ECT1)) {
             meta.is_ect = 1;
             sum = (bit<32>)(~hdr.ipv4.hdr_checksum);
