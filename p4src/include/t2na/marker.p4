@@ -54,6 +54,8 @@ control Marker(inout t2na_headers_t hdr,
         meta.params.alpha_max = alpha_max;
         meta.params.q_min = q_min;
         meta.params.enabled = enabled;
+        meta.owner_high = generation ++ 24w0;
+        meta.step_mask = (bit<32>)step_mask;
         meta.per_step = (bit<32>)packets_per_step;
         meta.k = (bit<32>)k;
         meta.tau_num = (bit<32>)tau_num;
@@ -138,16 +140,39 @@ control Marker(inout t2na_headers_t hdr,
     Register<anchor_t, job_t>(MAX_JOB_SLOTS) anchors_2;
     Register<anchor_t, job_t>(MAX_JOB_SLOTS) anchors_3;
 
-    bit<16> at = 0;            // the step, as it is in the tag
     bit<32> owner = 0;
     serial_t psn = 0;
-    serial_t base = 0;
+    // Each anchor's own, so that the four registers can lie in one stage.
+    serial_t base_0 = 0;
+    serial_t base_1 = 0;
+    serial_t base_2 = 0;
+    serial_t base_3 = 0;
     serial_t distance = 0;     // from the anchor
     progress_t progress = 0;
 
-    action measure() { distance = psn - base; }
+    action measure_0() { distance = psn - base_0; }
+    action measure_1() { distance = psn - base_1; }
+    action measure_2() { distance = psn - base_2; }
+    action measure_3() { distance = psn - base_3; }
+    action measure_from_0() { distance = psn; }
     action stands_still() { progress = 0; }
     action moves() { progress = (progress_t)(distance >> 1); }
+
+    table measure {
+        key = {
+            meta.params.anchored : ternary;
+            meta.tag[1:0] : ternary @name("slot");
+        }
+        actions = { measure_0; measure_1; measure_2; measure_3; measure_from_0; }
+        const default_action = measure_from_0();
+        const entries = {
+            (1, 0) : measure_0();
+            (1, 1) : measure_1();
+            (1, 2) : measure_2();
+            (1, 3) : measure_3();
+        }
+        size = 4;
+    }
 
     // Behind the anchor counts as no progress.
     table find_progress {
@@ -203,10 +228,10 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action take_anchor_0() { base = drop_anchor_0.execute(hdr.bridge.job); }
-    action take_anchor_1() { base = drop_anchor_1.execute(hdr.bridge.job); }
-    action take_anchor_2() { base = drop_anchor_2.execute(hdr.bridge.job); }
-    action take_anchor_3() { base = drop_anchor_3.execute(hdr.bridge.job); }
+    action take_anchor_0() { base_0 = drop_anchor_0.execute(hdr.bridge.job); }
+    action take_anchor_1() { base_1 = drop_anchor_1.execute(hdr.bridge.job); }
+    action take_anchor_2() { base_2 = drop_anchor_2.execute(hdr.bridge.job); }
+    action take_anchor_3() { base_3 = drop_anchor_3.execute(hdr.bridge.job); }
 
 #ifndef RINGSTEP_MARKER_ONLY
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_0) see_anchor_0 = {
@@ -478,7 +503,10 @@ control Marker(inout t2na_headers_t hdr,
 
     // --- 4. Where the laggards are.
 
-    Register<position_t, block_t>(MAX_BLOCKS) position;
+    // Half of the blocks in each of two registers: all of them with 64 bits each would need more
+    // memory than one stage lets one register have.
+    Register<position_t, half_t>(MAX_BLOCKS >> 1) position_0;
+    Register<position_t, half_t>(MAX_BLOCKS >> 1) position_1;
     bit<32> missing = 0;       // packets that a LAST lacks to end the step
     bit<1> ends_step = 0;
     signed_serial_t new_step = 0;    // what the packet has to say
@@ -486,7 +514,7 @@ control Marker(inout t2na_headers_t hdr,
     signed_serial_t step_min = 0;    // before the packet
     progress_t psn_rec = 0;
 
-    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) follow = {
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) follow_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = value.psn_rec;
@@ -500,7 +528,7 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) restart = {
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) restart_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
@@ -513,7 +541,7 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, block_t, signed_serial_t, progress_t>(position) replace = {
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) replace_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
@@ -522,24 +550,24 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action follow_position() { step_min = follow.execute(meta.block, psn_rec); }
-    action restart_position() { step_min = restart.execute(meta.block, psn_rec); }
-    action replace_position() { step_min = replace.execute(meta.block, psn_rec); }
+    action follow_position_0() { step_min = follow_0.execute(meta.block[14:0], psn_rec); }
+    action restart_position_0() { step_min = restart_0.execute(meta.block[14:0], psn_rec); }
+    action replace_position_0() { step_min = replace_0.execute(meta.block[14:0], psn_rec); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction2<position_t, block_t, step_t, bit<32>>(position) see_position = {
-        void apply(inout position_t value, out step_t old_step, out bit<32> old_psn) {
+    RegisterAction2<position_t, half_t, step_t, serial_t>(position_0) see_position_0 = {
+        void apply(inout position_t value, out step_t old_step, out serial_t old_psn) {
             old_step = value.step_min[31:16];
-            old_psn = (bit<32>)value.psn_rec;
+            old_psn = (serial_t)value.psn_rec;
         }
     };
 
-    action read_position() {
-        hdr.reply.step_min = see_position.execute(meta.block, hdr.reply.psn_rec);
+    action read_position_0() {
+        hdr.reply.step_min = see_position_0.execute(meta.block[14:0], hdr.reply.psn_rec);
     }
 #endif
 
-    table update_position {
+    table update_position_0 {
         key = {
             task : ternary;
             fresh : ternary;
@@ -547,22 +575,103 @@ control Marker(inout t2na_headers_t hdr,
             over : ternary;
         }
         actions = {
-            follow_position;
-            restart_position;
-            replace_position;
+            follow_position_0;
+            restart_position_0;
+            replace_position_0;
 #ifndef RINGSTEP_MARKER_ONLY
-            read_position;
+            read_position_0;
 #endif
             @defaultonly NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, _, _) : replace_position();
-            (FOLLOW, 0, 1, _) : replace_position();
-            (FOLLOW, 0, 0, 1) : restart_position();
-            (FOLLOW, 0, 0, 0) : follow_position();
+            (FOLLOW, 1, _, _) : replace_position_0();
+            (FOLLOW, 0, 1, _) : replace_position_0();
+            (FOLLOW, 0, 0, 1) : restart_position_0();
+            (FOLLOW, 0, 0, 0) : follow_position_0();
 #ifndef RINGSTEP_MARKER_ONLY
-            (READ, _, _, _) : read_position();
+            (READ, _, _, _) : read_position_0();
+#endif
+        }
+    }
+
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) follow_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+            old_step = value.step_min;
+            old_psn = value.psn_rec;
+            if (value.step_min - new_step > 0) {
+                value.psn_rec = new_psn;
+                value.step_min = new_step;
+            } else if (value.step_min == new_step && new_psn > value.psn_rec) {
+                value.psn_rec = new_psn;
+            }
+        }
+    };
+
+    // The same after psn_rec = 0.
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) restart_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+            old_step = value.step_min;
+            old_psn = 0;
+            if (value.step_min - new_step >= 0) {
+                value.psn_rec = new_psn;
+                value.step_min = new_step;
+            } else {
+                value.psn_rec = 0;
+            }
+        }
+    };
+
+    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) replace_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+            old_step = value.step_min;
+            old_psn = 0;
+            value.psn_rec = new_psn;
+            value.step_min = new_step;
+        }
+    };
+
+    action follow_position_1() { step_min = follow_1.execute(meta.block[14:0], psn_rec); }
+    action restart_position_1() { step_min = restart_1.execute(meta.block[14:0], psn_rec); }
+    action replace_position_1() { step_min = replace_1.execute(meta.block[14:0], psn_rec); }
+
+#ifndef RINGSTEP_MARKER_ONLY
+    RegisterAction2<position_t, half_t, step_t, serial_t>(position_1) see_position_1 = {
+        void apply(inout position_t value, out step_t old_step, out serial_t old_psn) {
+            old_step = value.step_min[31:16];
+            old_psn = (serial_t)value.psn_rec;
+        }
+    };
+
+    action read_position_1() {
+        hdr.reply.step_min = see_position_1.execute(meta.block[14:0], hdr.reply.psn_rec);
+    }
+#endif
+
+    table update_position_1 {
+        key = {
+            task : ternary;
+            fresh : ternary;
+            ends_step : ternary;
+            over : ternary;
+        }
+        actions = {
+            follow_position_1;
+            restart_position_1;
+            replace_position_1;
+#ifndef RINGSTEP_MARKER_ONLY
+            read_position_1;
+#endif
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (FOLLOW, 1, _, _) : replace_position_1();
+            (FOLLOW, 0, 1, _) : replace_position_1();
+            (FOLLOW, 0, 0, 1) : restart_position_1();
+            (FOLLOW, 0, 0, 0) : follow_position_1();
+#ifndef RINGSTEP_MARKER_ONLY
+            (READ, _, _, _) : read_position_1();
 #endif
         }
     }
@@ -680,18 +789,19 @@ control Marker(inout t2na_headers_t hdr,
         }
     }
 
-    Register<window_t, block_t>(MAX_BLOCKS) window;
+    Register<window_t, half_t>(MAX_BLOCKS >> 1) window_0;
+    Register<window_t, half_t>(MAX_BLOCKS >> 1) window_1;
     bit<1> sampled = 0;        // the window that ended saw more than n_sample packets,
     bit<1> misaligned = 0;     // and at least tau of them outpacing
 
-    RegisterAction<window_t, block_t, bit<1>>(window) count = {
+    RegisterAction<window_t, half_t, bit<1>>(window_0) count_0 = {
         void apply(inout window_t value) {
             value.total = value.total + 1;
             value.balance = value.balance |+| gain;
         }
     };
 
-    RegisterAction2<window_t, block_t, bit<1>, bit<1>>(window) recount = {
+    RegisterAction2<window_t, half_t, bit<1>, bit<1>>(window_0) recount_0 = {
         void apply(inout window_t value, out bit<1> many, out bit<1> above) {
             many = 0;
             above = 0;
@@ -706,38 +816,96 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action count_on() { count.execute(meta.block); }
-    action count_afresh() { sampled = recount.execute(meta.block, misaligned); }
+    action count_on_0() { count_0.execute(meta.block[14:0]); }
+    action count_afresh_0() { sampled = recount_0.execute(meta.block[14:0], misaligned); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction<window_t, block_t, count_t>(window) see_total = {
+    RegisterAction<window_t, half_t, count_t>(window_0) see_total_0 = {
         void apply(inout window_t value, out count_t found) { found = (count_t)value.total; }
     };
 
-    action read_total() { hdr.reply.cnt_total = see_total.execute(meta.block); }
+    action read_total_0() { hdr.reply.cnt_total = see_total_0.execute(meta.block[14:0]); }
 #endif
 
-    table update_counts {
+    table update_counts_0 {
         key = {
             task : ternary;
             fresh : ternary;
             over : ternary;
         }
         actions = {
-            count_on;
-            count_afresh;
+            count_on_0;
+            count_afresh_0;
 #ifndef RINGSTEP_MARKER_ONLY
-            read_total;
+            read_total_0;
 #endif
             @defaultonly NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, _) : count_afresh();
-            (FOLLOW, 0, 1) : count_afresh();
-            (FOLLOW, 0, 0) : count_on();
+            (FOLLOW, 1, _) : count_afresh_0();
+            (FOLLOW, 0, 1) : count_afresh_0();
+            (FOLLOW, 0, 0) : count_on_0();
 #ifndef RINGSTEP_MARKER_ONLY
-            (READ, _, _) : read_total();
+            (READ, _, _) : read_total_0();
+#endif
+        }
+    }
+
+    RegisterAction<window_t, half_t, bit<1>>(window_1) count_1 = {
+        void apply(inout window_t value) {
+            value.total = value.total + 1;
+            value.balance = value.balance |+| gain;
+        }
+    };
+
+    RegisterAction2<window_t, half_t, bit<1>, bit<1>>(window_1) recount_1 = {
+        void apply(inout window_t value, out bit<1> many, out bit<1> above) {
+            many = 0;
+            above = 0;
+            if (value.total > sample) {
+                many = 1;
+            }
+            if (value.balance >= 0) {
+                above = 1;
+            }
+            value.total = 1;
+            value.balance = gain;
+        }
+    };
+
+    action count_on_1() { count_1.execute(meta.block[14:0]); }
+    action count_afresh_1() { sampled = recount_1.execute(meta.block[14:0], misaligned); }
+
+#ifndef RINGSTEP_MARKER_ONLY
+    RegisterAction<window_t, half_t, count_t>(window_1) see_total_1 = {
+        void apply(inout window_t value, out count_t found) { found = (count_t)value.total; }
+    };
+
+    action read_total_1() { hdr.reply.cnt_total = see_total_1.execute(meta.block[14:0]); }
+#endif
+
+    table update_counts_1 {
+        key = {
+            task : ternary;
+            fresh : ternary;
+            over : ternary;
+        }
+        actions = {
+            count_on_1;
+            count_afresh_1;
+#ifndef RINGSTEP_MARKER_ONLY
+            read_total_1;
+#endif
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (FOLLOW, 1, _) : count_afresh_1();
+            (FOLLOW, 0, 1) : count_afresh_1();
+            (FOLLOW, 0, 0) : count_on_1();
+#ifndef RINGSTEP_MARKER_ONLY
+            (READ, _, _) : read_total_1();
 #endif
         }
     }
@@ -993,11 +1161,8 @@ control Marker(inout t2na_headers_t hdr,
         psn = meta.psn ++ 8w0;
     }
     action draw() { r = (bit<32>)random.get(); }
-    action take_step() { at = meta.tag & meta.params.step_mask; }
-    action make_owner() {
-        owner[31:24] = meta.params.generation;
-        owner[15:0] = at;
-    }
+    action take_step() { owner = tag & meta.step_mask; }
+    action add_generation() { owner = owner | meta.owner_high; }
     action find_next() { next = step + unit; }
 
     // An action that needs what another one found is called by itself: the compiler makes a table
@@ -1021,7 +1186,7 @@ control Marker(inout t2na_headers_t hdr,
         align_step.apply();
         weigh();
         take_step();
-        make_owner();
+        add_generation();
         find_next();
 
         // 1
@@ -1042,7 +1207,7 @@ control Marker(inout t2na_headers_t hdr,
         update_anchor_1.apply();
         update_anchor_2.apply();
         update_anchor_3.apply();
-        measure();
+        measure.apply();
         find_progress.apply();
 
         // 4
@@ -1050,12 +1215,20 @@ control Marker(inout t2na_headers_t hdr,
         expect_one_less();
         subtract_progress();
         finish_step.apply();
-        update_position.apply();
+        if (meta.block[15:15] == 0) {
+            update_position_0.apply();
+        } else {
+            update_position_1.apply();
+        }
 
         // 3
         compare_leads();
         compare_step.apply();
-        update_counts.apply();
+        if (meta.block[15:15] == 0) {
+            update_counts_0.apply();
+        } else {
+            update_counts_1.apply();
+        }
 #ifndef RINGSTEP_MARKER_ONLY
         update_outpaced.apply();
 #endif

@@ -80,6 +80,15 @@ parser RingstepEgressParser(packet_in packet,
     }
 }
 
+// What a register takes from the packet lies in one container each.
+@pa_container_size("egress", "marker_owner", 32)
+@pa_container_size("egress", "marker_psn", 32)
+@pa_container_size("egress", "marker_new_step", 32)
+@pa_container_size("egress", "marker_new_psn", 32)
+@pa_container_size("egress", "marker_sample", 32)
+@pa_container_size("egress", "marker_gain", 32)
+@pa_container_size("egress", "marker_horizon", 32)
+@pa_container_size("egress", "marker_soon", 32)
 control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_md_t meta,
                        in egress_intrinsic_metadata_t eg_intr_md,

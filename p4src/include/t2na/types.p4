@@ -17,6 +17,8 @@ typedef int<32> signed_serial_t;
 typedef int<32> progress_t;
 // Time in units of 256 ns.
 typedef bit<32> tick_t;
+// A block within its half of the blocks.
+typedef bit<15> half_t;
 
 // What egress has to do with a packet.
 typedef bit<8> kind_t;
@@ -111,6 +113,8 @@ struct egress_md_t {
     bit<32> depth;      // of the egress queue, in units of CELLS_PER_UNIT cells
     params_t params;
     // Parameters in words of their own, for arithmetic on 32 bits.
+    bit<32> owner_high;     // generation ++ 0
+    bit<32> step_mask;
     bit<32> per_step;
     bit<32> k;
     bit<32> tau_num;
