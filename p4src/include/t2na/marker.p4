@@ -142,11 +142,11 @@ control Marker(inout t2na_headers_t hdr,
 
     bit<32> owner = 0;
     serial_t psn = 0;
-    // Each anchor's own, so that the four registers can lie in one stage.
-    serial_t base_0 = 0;
-    serial_t base_1 = 0;
-    serial_t base_2 = 0;
-    serial_t base_3 = 0;
+    // Each anchor's own, so that the four registers can lie in one stage; read only where written.
+    serial_t base_0;
+    serial_t base_1;
+    serial_t base_2;
+    serial_t base_3;
     serial_t distance = 0;     // from the anchor
     progress_t progress = 0;
 

@@ -89,6 +89,10 @@ parser RingstepEgressParser(packet_in packet,
 @pa_container_size("egress", "marker_gain", 32)
 @pa_container_size("egress", "marker_horizon", 32)
 @pa_container_size("egress", "marker_soon", 32)
+@pa_no_overlay("egress", "marker_base_0")
+@pa_no_overlay("egress", "marker_base_1")
+@pa_no_overlay("egress", "marker_base_2")
+@pa_no_overlay("egress", "marker_base_3")
 control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_md_t meta,
                        in egress_intrinsic_metadata_t eg_intr_md,
