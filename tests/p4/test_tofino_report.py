@@ -69,7 +69,7 @@ def logs() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
 
 def put_logs(out: Path, resources: Any, phv: Any, power: Any = None) -> None:
     (out / "pipe" / "logs").mkdir(parents=True)
-    (out / "pipe" / "resources.json").write_text(json.dumps(resources))
+    (out / "pipe" / "logs" / "resources.json").write_text(json.dumps(resources))
     (out / "pipe" / "logs" / "phv.json").write_text(json.dumps(phv))
     if power is not None:
         (out / "pipe" / "logs" / "power.json").write_text(json.dumps(power))
@@ -156,7 +156,9 @@ with open({calls!r}, "a") as file:
 """
 
 
-def compile_with_stand_in(tmp_path: Path, status: int | str = 0) -> subprocess.CompletedProcess[str]:
+def compile_with_stand_in(
+    tmp_path: Path, status: int | str = 0
+) -> subprocess.CompletedProcess[str]:
     shutil.copytree(P4SRC, tmp_path / "p4src")
     put_logs(tmp_path / "logs", *logs())
     compiler = tmp_path / "p4c-barefoot"

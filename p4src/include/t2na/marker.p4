@@ -34,7 +34,7 @@ control Marker(inout t2na_headers_t hdr,
                in egress_intrinsic_metadata_from_parser_t eg_prsr_md) {
     // --- parameters
 
-    int<32> sample = 0;
+    int<32> sample;
 
     action set_params(generation_t generation, step_t step_mask, step_t step_sign,
                       bit<1> anchored, psn_t packets_per_step, k_t k, bit<8> tau_num,
@@ -148,7 +148,7 @@ control Marker(inout t2na_headers_t hdr,
     serial_t base_2;
     serial_t base_3;
     serial_t distance = 0;     // from the anchor
-    progress_t progress = 0;
+    serial_t progress = 0;     // one bit lower, see progress_t
 
     action measure_0() { distance = psn - base_0; }
     action measure_1() { distance = psn - base_1; }
@@ -156,7 +156,7 @@ control Marker(inout t2na_headers_t hdr,
     action measure_3() { distance = psn - base_3; }
     action measure_from_0() { distance = psn; }
     action stands_still() { progress = 0; }
-    action moves() { progress = (progress_t)(distance >> 1); }
+    action moves() { progress = distance >> 1; }
 
     table measure {
         key = {
@@ -507,17 +507,18 @@ control Marker(inout t2na_headers_t hdr,
     // memory than one stage lets one register have.
     Register<position_t, half_t>(MAX_BLOCKS >> 1) position_0;
     Register<position_t, half_t>(MAX_BLOCKS >> 1) position_1;
-    bit<32> missing = 0;       // packets that a LAST lacks to end the step
+    bit<32> missing = 0;       // packets that a LAST at the anchor lacks to end the step
+    bit<32> lacking = 0;       // and this one
     bit<1> ends_step = 0;
     signed_serial_t new_step = 0;    // what the packet has to say
     progress_t new_psn = 0;
     signed_serial_t step_min = 0;    // before the packet
-    progress_t psn_rec = 0;
+    serial_t psn_rec = 0;
 
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) follow_0 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) follow_0 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
-            old_psn = value.psn_rec;
+            old_psn = (serial_t)value.psn_rec;
             if (value.step_min - new_step > 0) {
                 value.psn_rec = new_psn;
                 value.step_min = new_step;
@@ -528,8 +529,8 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) restart_0 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) restart_0 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             if (value.step_min - new_step >= 0) {
@@ -541,8 +542,8 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_0) replace_0 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) replace_0 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             value.psn_rec = new_psn;
@@ -595,10 +596,10 @@ control Marker(inout t2na_headers_t hdr,
         }
     }
 
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) follow_1 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) follow_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
-            old_psn = value.psn_rec;
+            old_psn = (serial_t)value.psn_rec;
             if (value.step_min - new_step > 0) {
                 value.psn_rec = new_psn;
                 value.step_min = new_step;
@@ -609,8 +610,8 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) restart_1 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) restart_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             if (value.step_min - new_step >= 0) {
@@ -622,8 +623,8 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, half_t, signed_serial_t, progress_t>(position_1) replace_1 = {
-        void apply(inout position_t value, out signed_serial_t old_step, out progress_t old_psn) {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) replace_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
             value.psn_rec = new_psn;
@@ -676,9 +677,9 @@ control Marker(inout t2na_headers_t hdr,
         }
     }
 
-    action expect() { missing = meta.per_step << 7; }
-    action expect_one_less() { missing = missing |-| 128; }
-    action subtract_progress() { missing = missing |-| (bit<32>)progress; }
+    action expect() { missing = meta.per_step << 8; }
+    action expect_one_less() { missing = missing |-| 256; }
+    action subtract_distance() { lacking = missing |-| distance; }
 
     action end_step() {
         ends_step = 1;
@@ -688,18 +689,23 @@ control Marker(inout t2na_headers_t hdr,
 
     action go_on() {
         new_step = (signed_serial_t)step;
-        new_psn = progress;
+        new_psn = (progress_t)progress;
     }
 
     table finish_step {
         key = {
             meta.is_last : ternary;
+            meta.params.anchored : ternary;
+            distance : ternary;
             missing : ternary;
+            lacking : ternary;
         }
         actions = { end_step; go_on; }
         const default_action = go_on();
         const entries = {
-            (1, 0) : end_step();
+            (1, 1, 0x80000000 &&& 0x80000000, 0, _) : end_step();
+            (1, 1, 0x80000000 &&& 0x80000000, _, _) : go_on();
+            (1, _, _, _, 0) : end_step();
         }
         size = 4;
     }
@@ -1060,7 +1066,7 @@ control Marker(inout t2na_headers_t hdr,
     action scale_warmup() { warmup = meta.warmup << 7; }
     action add_one() { warmup = warmup |+| 128; }
     action lack_depth() { shallow = meta.q_min |-| meta.depth; }
-    action lack_psns() { warmup = warmup |-| (bit<32>)psn_rec; }
+    action lack_psns() { warmup = warmup |-| psn_rec; }
     action cap_alpha() { ceiling = meta.params.alpha_max; }
     action cap_fresh_alpha() { ceiling = 1; }
 
@@ -1213,7 +1219,7 @@ control Marker(inout t2na_headers_t hdr,
         // 4
         expect();
         expect_one_less();
-        subtract_progress();
+        subtract_distance();
         finish_step.apply();
         if (meta.block[15:15] == 0) {
             update_position_0.apply();
@@ -1238,8 +1244,8 @@ control Marker(inout t2na_headers_t hdr,
         // 5, and the rest of 2
         log_random.apply(r, log_r, no_r);
         log_gain.apply(meta.k, log_k, no_k);
-        log_psn.apply((bit<32>)progress, log_p, no_p);
-        log_rec.apply((bit<32>)psn_rec, log_s, no_s);
+        log_psn.apply(progress, log_p, no_p);
+        log_rec.apply(psn_rec, log_s, no_s);
         add_logs();
         subtract_logs();
         exp.apply(log_n, whole_n);
