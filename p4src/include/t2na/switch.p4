@@ -107,6 +107,15 @@ control RingstepIngress(inout t2na_headers_t hdr,
 @pa_no_overlay("egress", "marker_base_1")
 @pa_no_overlay("egress", "marker_base_2")
 @pa_no_overlay("egress", "marker_base_3")
+// So does what RED computes with.
+@pa_container_size("egress", "meta.depth", 32)
+@pa_container_size("egress", "meta.q_min", 32)
+@pa_container_size("egress", "red_bottom", 32)
+@pa_container_size("egress", "red_top", 32)
+@pa_container_size("egress", "red_excess", 32)
+@pa_container_size("egress", "red_beyond", 32)
+@pa_container_size("egress", "red_span", 32)
+@pa_container_size("egress", "red_far", 32)
 control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_md_t meta,
                        in egress_intrinsic_metadata_t eg_intr_md,
@@ -122,6 +131,14 @@ control RingstepEgress(inout t2na_headers_t hdr,
 
     // CE, and the checksum with it (RFC 1624, equation 3): it falls by what ECN grows, with an
     // end-around borrow. The hardware adds.
+    // One word, so first what is shifted, then the constant.
+    action add_packet_in() {
+        hdr.packet_in.setValid();
+        hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
+    }
+    action tell_state() { hdr.packet_in.op = OP_READ_STATE; }
+    action tell_packet() { hdr.packet_in.op = OP_PACKET; }
+
     action set_ce_v4(bit<16> more) {
         hdr.ipv4.ecn = ECN_CE;
         hdr.ipv4.hdr_checksum = hdr.ipv4.hdr_checksum + more;
@@ -165,13 +182,11 @@ control RingstepEgress(inout t2na_headers_t hdr,
             }
         }
         if (hdr.bridge.kind == KIND_READ) {
-            hdr.packet_in.setValid();
-            hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
-            hdr.packet_in.op = OP_READ_STATE;
+            add_packet_in();
+            tell_state();
         } else if (eg_intr_md.egress_port == T2NA_CPU_PORT && hdr.bridge.kind != KIND_REPLY) {
-            hdr.packet_in.setValid();
-            hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
-            hdr.packet_in.op = OP_PACKET;
+            add_packet_in();
+            tell_packet();
         }
     }
 }
