@@ -102,16 +102,27 @@ def find_compiler(variable: str, command: str) -> Path:
     return Path(found)
 
 
+def attempt(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run p4c in the source folder and show what it says."""
+    result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    sys.stderr.write(result.stderr)
+    return result
+
+
 def run(command: list[str]) -> None:
     """Run p4c in the source folder.
 
     Raises:
         SystemExit: it failed; it has said why.
     """
-    result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    sys.stderr.write(result.stderr)
+    result = attempt(command)
     if result.returncode:
         raise SystemExit(f"{Path(command[0]).name} failed with status {result.returncode}")
+
+
+def errors_of(said: str) -> list[str]:
+    """Return the errors among what p4c says, each without the source that it quotes."""
+    return [line.strip() for line in said.splitlines() if re.search(r"(^|\s)error: ", line)]
 
 
 def version_of(compiler: Path) -> str:
@@ -146,8 +157,11 @@ def compile_v1model(out: Path) -> tuple[str, list[str]]:
 def compile_tofino2(out: Path) -> tuple[str, list[str]]:
     """Compile for Tofino 2 and reduce the compiler's logs; return as compile_v1model.
 
+    A variant that does not compile while another does is in the report with the compiler's errors
+    (``failed``) and without numbers.
+
     Raises:
-        SystemExit: the compiler failed, or its logs are not as its schemas say.
+        SystemExit: no variant compiles, or the compiler's logs are not as its schemas say.
     """
     compiler = find_compiler("P4C_TOFINO", "p4c-barefoot")
     include = os.environ.get("P4C_TOFINO_INCLUDE")
@@ -155,9 +169,11 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
     (out / "tofino2").mkdir()
     constants = HERE / "include" / "constants.p4"
     report: dict[str, object] = {"compiler": version_of(compiler)}
+    written = [report_name]
+    statuses = []
     for key, macros in TOFINO2.items():
         logs = out / key
-        run(
+        result = attempt(
             [
                 str(compiler), "--std", "p4-16", "--target", "tofino2", "--arch", "t2na", "-g",
                 "--display-power-budget",
@@ -169,6 +185,12 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
                 "ringstep_t2na.p4",
             ]
         )  # fmt: skip
+        statuses.append(result.returncode)
+        if result.returncode:
+            report[key] = {"failed": errors_of(result.stderr)}
+            continue
+        if key == "whole":
+            written.append(info_name)
         try:
             report[key] = tofino_report.reduce(logs) | {
                 "jobs": tofino_report.constant(constants, "MAX_JOB_SLOTS"),
@@ -176,8 +198,10 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
             }
         except tofino_report.ReportError as error:
             raise SystemExit(f"no report: {error}") from None
+    if all(statuses):
+        raise SystemExit(f"{compiler.name} failed with status {statuses[0]}")
     (out / report_name).write_text(json.dumps(report, indent=2) + "\n")
-    return version_of(compiler), [report_name, info_name]
+    return version_of(compiler), written
 
 
 def compile_target(target: str) -> None:

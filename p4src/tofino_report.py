@@ -1,8 +1,8 @@
 """Reduces what p4c's Tofino back end logs about a program to the numbers that are committed.
 
-Read are, below the compiler's output folder, ``pipe/resources.json`` and ``pipe/logs/phv.json``,
-and ``pipe/logs/power.json`` where there is one; the names in them are those of the schemas that p4c
-ships (``backends/tofino/compiler_interfaces/schemas``). What is not as the schemas say is an error
+Read are, below the compiler's output folder, ``resources.json`` and ``phv.json`` of ``pipe/logs``,
+and its ``power.json`` where there is one; the names in them are those of the schemas that p4c ships
+(``backends/tofino/compiler_interfaces/schemas``). What is not as the schemas say is an error
 that names file and key: a number that is merely missing must not read as 0.
 """
 
@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-RESOURCES = Path("pipe") / "resources.json"
+RESOURCES = Path("pipe") / "logs" / "resources.json"
 PHV = Path("pipe") / "logs" / "phv.json"
 POWER = Path("pipe") / "logs" / "power.json"
 

@@ -198,7 +198,7 @@ class Log2:
 
 WORD_BITS: Final = 32
 LOG2_CONTROLS: Final[Sequence[Log2]] = (
-    Log2("Log2Psn", PSN_BITS, WORD_BITS - PSN_BITS, 0, "log2 of a progress, which lies on top"),
+    Log2("Log2Psn", PSN_BITS, WORD_BITS - PSN_BITS - 1, 0, "log2 of a progress, below the sign"),
     Log2("Log2Gain", K_BITS, 0, LOG_BIAS, "log2 of K, biased"),
     Log2("Log2Random", RANDOM_BITS, 0, LOG_BIAS, "log2 of 16 bits, biased"),
     Log2("Log2Depth", QDEPTH_BITS, 0, 0, "log2 of a queue depth"),

@@ -11,6 +11,8 @@ from typing import Any
 from committed_program import Address, host, key_of
 from p4_source import Cell, Exit, Packet, Program, Reject, Struct, StructType, TableEntry
 
+from ringstep.protocol.limits import MAX_BLOCKS
+
 SOURCE = Path(__file__).resolve().parents[2] / "p4src" / "ringstep_t2na.p4"
 
 ARCHITECTURE = """
@@ -33,8 +35,10 @@ CLOCK_BITS = 48
 WORD = 0xFFFFFFFF
 MARKER = "RingstepEgress.marker"
 BLOCK_REGISTERS = (
-    "block_generation", "window_start", "position", "window", "outpaced", "block_alpha",
+    "block_generation", "window_start", "outpaced", "block_alpha",
 )  # fmt: skip
+HALVED_REGISTERS = ("position", "window")
+"""Each in two registers, of half of the blocks."""
 
 
 class Pipe:
@@ -177,9 +181,11 @@ class Bench:
     def block(self, block: int, step_bits: int) -> dict[str, int]:
         """Return a block under the reference's names; ``win_start`` in ticks."""
         r = {name: self.register(name).read(block) for name in BLOCK_REGISTERS}
+        half, at = divmod(block, MAX_BLOCKS // 2)
+        r |= {name: self.register(f"{name}_{half}").read(at) for name in HALVED_REGISTERS}
         return {
             "step_min": (r["position"]["step_min"] & WORD) >> (32 - step_bits),
-            "psn_rec": r["position"]["psn_rec"] >> 8,
+            "psn_rec": r["position"]["psn_rec"] >> 7,
             "alpha": r["block_alpha"],
             "cnt_total": r["window"]["total"],
             "cnt_op": r["outpaced"],

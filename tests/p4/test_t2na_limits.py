@@ -80,7 +80,7 @@ def test_at_most_two_operands_from_the_packet(register: str) -> None:
 
 
 def test_operands_are_found() -> None:
-    assert packet_operands(ACTIONS["follow"]) == {"new_step", "new_psn"}
+    assert packet_operands(ACTIONS["follow_1"]) == {"new_step", "new_psn"}
     assert packet_operands(ACTIONS["close"]) == {"horizon", "soon"}
     assert packet_operands(ACTIONS["renew"]) == {"meta.params.generation"}
 
@@ -140,7 +140,24 @@ def test_registers_hold_every_job_and_every_block() -> None:
     }
     by_job = {name: size for name, size in sizes.items() if name.startswith("anchors_")}
     assert set(by_job.values()) == {MAX_JOBS + 1}
-    assert {size for name, size in sizes.items() if name not in by_job} == {MAX_BLOCKS}
+    halved = {name: size for name, size in sizes.items() if name[-2:] in ("_0", "_1")}
+    halved = {name: size for name, size in halved.items() if name not in by_job}
+    assert halved == dict.fromkeys(
+        ("position_0", "position_1", "window_0", "window_1"), MAX_BLOCKS // 2
+    )
+    rest = sizes.keys() - by_job.keys() - halved.keys()
+    assert {sizes[name] for name in rest} == {MAX_BLOCKS}
+
+
+def test_a_register_fits_half_a_stage() -> None:
+    # Of a stage's 48 RAMs for registers one register has those of one half, and one of them is
+    # spare: so 23 blocks of 1024 words of 128 bits.
+    program = Bench().program
+    for name, node in REGISTERS.items():
+        size = program.expression(node[3][0], program.top, None)[1]()
+        kind = program.registers[f"{MARKER}.{name}"].type
+        bits = 64 if isinstance(kind, StructType) else kind[0]
+        assert size * bits <= 23 * 1024 * 128, name
 
 
 def test_the_marker_alone_needs_no_action_to_read() -> None:
@@ -154,5 +171,8 @@ def test_actions_by_register() -> None:
     by_register = defaultdict(set)
     for name, node in ACTIONS.items():
         by_register[node[3][0][2]].add(name)
-    assert by_register["position"] == {"follow", "restart", "replace", "see_position"}
+    for half in (0, 1):
+        assert by_register[f"position_{half}"] == {
+            f"{name}_{half}" for name in ("follow", "restart", "replace", "see_position")
+        }
     assert by_register["block_alpha"] == {"hold", "rise", "fall", "see_alpha"}

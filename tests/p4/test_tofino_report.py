@@ -69,7 +69,7 @@ def logs() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
 
 def put_logs(out: Path, resources: Any, phv: Any, power: Any = None) -> None:
     (out / "pipe" / "logs").mkdir(parents=True)
-    (out / "pipe" / "resources.json").write_text(json.dumps(resources))
+    (out / "pipe" / "logs" / "resources.json").write_text(json.dumps(resources))
     (out / "pipe" / "logs" / "phv.json").write_text(json.dumps(phv))
     if power is not None:
         (out / "pipe" / "logs" / "power.json").write_text(json.dumps(power))
@@ -144,6 +144,7 @@ if "--version" in sys.argv:
     print("p4c-barefoot\\nVersion 9.9.9 (SHA: 0123456789)")
     sys.exit()
 if {status}:
+    print("a.p4(3): warning: odd\\na.p4(7): error: too deep\\n1 error, 1 warning", file=sys.stderr)
     sys.exit({status})
 out = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
 shutil.copytree({logs!r}, out)
@@ -155,7 +156,9 @@ with open({calls!r}, "a") as file:
 """
 
 
-def compile_with_stand_in(tmp_path: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+def compile_with_stand_in(
+    tmp_path: Path, status: int | str = 0
+) -> subprocess.CompletedProcess[str]:
     shutil.copytree(P4SRC, tmp_path / "p4src")
     put_logs(tmp_path / "logs", *logs())
     compiler = tmp_path / "p4c-barefoot"
@@ -212,3 +215,15 @@ def test_a_compiler_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> No
     assert "p4c-barefoot failed with status 3" in found.stderr
     there = (tmp_path / "p4src" / "build" / "MANIFEST.json").read_text()
     assert there == (P4SRC / "build" / "MANIFEST.json").read_text()
+
+
+def test_a_variant_that_fails_is_recorded_with_the_errors_and_no_numbers(tmp_path: Path) -> None:
+    whole = '(0 if "-DRINGSTEP_MARKER_ONLY" in sys.argv else 3)'
+    found = compile_with_stand_in(tmp_path, status=whole)
+    assert found.returncode == 0, found.stderr
+    build = tmp_path / "p4src" / "build"
+    report = json.loads((build / "tofino2" / "report.json").read_text())
+    assert report["whole"] == {"failed": ["a.p4(7): error: too deep"]}
+    assert report["marker_only"]["stages"] == EXPECTED["stages"]
+    manifest = json.loads((build / "MANIFEST.json").read_text())
+    assert manifest["tofino2"]["artefacts"].keys() == {"tofino2/report.json"}

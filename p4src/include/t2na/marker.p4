@@ -17,14 +17,14 @@ struct anchor_t {
 }
 
 struct position_t {
-    serial_t psn_rec;
+    progress_t psn_rec;
     signed_serial_t step_min;
 }
 
 // cnt_op against tau, as a balance: + (tau_den - tau_num) for a packet that outpaces, - tau_num for
 // any other. So cnt_op >= tau * cnt_total where it is not negative.
 struct window_t {
-    bit<32> total;
+    int<32> total;
     int<32> balance;
 }
 
@@ -33,6 +33,8 @@ control Marker(inout t2na_headers_t hdr,
                in egress_intrinsic_metadata_t eg_intr_md,
                in egress_intrinsic_metadata_from_parser_t eg_prsr_md) {
     // --- parameters
+
+    int<32> sample;
 
     action set_params(generation_t generation, step_t step_mask, step_t step_sign,
                       bit<1> anchored, psn_t packets_per_step, k_t k, bit<8> tau_num,
@@ -52,6 +54,15 @@ control Marker(inout t2na_headers_t hdr,
         meta.params.alpha_max = alpha_max;
         meta.params.q_min = q_min;
         meta.params.enabled = enabled;
+        meta.owner_high = generation ++ 24w0;
+        meta.step_mask = (bit<32>)step_mask;
+        meta.per_step = (bit<32>)packets_per_step;
+        meta.k = (bit<32>)k;
+        meta.tau_num = (bit<32>)tau_num;
+        meta.tau_den = (bit<32>)tau_den;
+        meta.warmup = (bit<32>)n_warmup;
+        meta.q_min = (bit<32>)q_min;
+        sample = (int<32>)(bit<32>)n_sample;
     }
 
     table job_params {
@@ -131,8 +142,51 @@ control Marker(inout t2na_headers_t hdr,
 
     bit<32> owner = 0;
     serial_t psn = 0;
-    serial_t base = 0;
-    serial_t progress = 0;
+    // Each anchor's own, so that the four registers can lie in one stage; read only where written.
+    serial_t base_0;
+    serial_t base_1;
+    serial_t base_2;
+    serial_t base_3;
+    serial_t distance = 0;     // from the anchor
+    serial_t progress = 0;     // one bit lower, see progress_t
+
+    action measure_0() { distance = psn - base_0; }
+    action measure_1() { distance = psn - base_1; }
+    action measure_2() { distance = psn - base_2; }
+    action measure_3() { distance = psn - base_3; }
+    action measure_from_0() { distance = psn; }
+    action stands_still() { progress = 0; }
+    action moves() { progress = distance >> 1; }
+
+    table measure {
+        key = {
+            meta.params.anchored : ternary;
+            meta.tag[1:0] : ternary @name("slot");
+        }
+        actions = { measure_0; measure_1; measure_2; measure_3; measure_from_0; }
+        const default_action = measure_from_0();
+        const entries = {
+            (1, 0) : measure_0();
+            (1, 1) : measure_1();
+            (1, 2) : measure_2();
+            (1, 3) : measure_3();
+        }
+        size = 4;
+    }
+
+    // Behind the anchor counts as no progress.
+    table find_progress {
+        key = {
+            meta.params.anchored : ternary;
+            distance : ternary;
+        }
+        actions = { stands_still; moves; }
+        const default_action = moves();
+        const entries = {
+            (1, 0x80000000 &&& 0x80000000) : stands_still();
+        }
+        size = 4;
+    }
 
     RegisterAction<anchor_t, job_t, serial_t>(anchors_0) drop_anchor_0 = {
         void apply(inout anchor_t value, out serial_t found) {
@@ -174,10 +228,10 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action take_anchor_0() { base = drop_anchor_0.execute(hdr.bridge.job); }
-    action take_anchor_1() { base = drop_anchor_1.execute(hdr.bridge.job); }
-    action take_anchor_2() { base = drop_anchor_2.execute(hdr.bridge.job); }
-    action take_anchor_3() { base = drop_anchor_3.execute(hdr.bridge.job); }
+    action take_anchor_0() { base_0 = drop_anchor_0.execute(hdr.bridge.job); }
+    action take_anchor_1() { base_1 = drop_anchor_1.execute(hdr.bridge.job); }
+    action take_anchor_2() { base_2 = drop_anchor_2.execute(hdr.bridge.job); }
+    action take_anchor_3() { base_3 = drop_anchor_3.execute(hdr.bridge.job); }
 
 #ifndef RINGSTEP_MARKER_ONLY
     RegisterAction3<anchor_t, job_t, generation_t, step_t, serial_t>(anchors_0) see_anchor_0 = {
@@ -373,6 +427,10 @@ control Marker(inout t2na_headers_t hdr,
 
     Register<signed_serial_t, block_t>(MAX_BLOCKS, 0) window_start;
     tick_t now = 0;
+    tick_t length = 0;
+    tick_t less = 0;
+    tick_t lesser = 0;
+    tick_t past = 0;
     signed_serial_t soon = 0;       // now + SLACK
     signed_serial_t horizon = 0;    // now - t_win
     bit<1> over = 0;
@@ -393,6 +451,21 @@ control Marker(inout t2na_headers_t hdr,
     RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) open = {
         void apply(inout signed_serial_t value) { value = soon - SLACK; }
     };
+
+    // A microsecond is 4 - 1/16 - 1/32 ticks.
+    action look_at_clock() { now = eg_prsr_md.global_tstamp[39:8]; }
+    action scale() {
+        length = meta.params.t_win << 2;
+        less = meta.params.t_win >> 4;
+        lesser = meta.params.t_win >> 5;
+    }
+    action scale_no_more() { length = 0x7fffffff; }
+    action look_ahead() {
+        soon = (signed_serial_t)now + SLACK;
+        past = now - length;
+        less = less + lesser;
+    }
+    action look_back() { horizon = (signed_serial_t)(past + less); }
 
     action close_window() { over = close.execute(meta.block); }
     action open_window() { open.execute(meta.block); }
@@ -430,18 +503,22 @@ control Marker(inout t2na_headers_t hdr,
 
     // --- 4. Where the laggards are.
 
-    Register<position_t, block_t>(MAX_BLOCKS) position;
-    bit<32> missing = 0;       // packets that a LAST lacks to end the step
+    // Half of the blocks in each of two registers: all of them with 64 bits each would need more
+    // memory than one stage lets one register have.
+    Register<position_t, half_t>(MAX_BLOCKS >> 1) position_0;
+    Register<position_t, half_t>(MAX_BLOCKS >> 1) position_1;
+    bit<32> missing = 0;       // packets that a LAST at the anchor lacks to end the step
+    bit<32> lacking = 0;       // and this one
     bit<1> ends_step = 0;
     signed_serial_t new_step = 0;    // what the packet has to say
-    serial_t new_psn = 0;
+    progress_t new_psn = 0;
     signed_serial_t step_min = 0;    // before the packet
     serial_t psn_rec = 0;
 
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) follow = {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) follow_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
-            old_psn = value.psn_rec;
+            old_psn = (serial_t)value.psn_rec;
             if (value.step_min - new_step > 0) {
                 value.psn_rec = new_psn;
                 value.step_min = new_step;
@@ -452,7 +529,7 @@ control Marker(inout t2na_headers_t hdr,
     };
 
     // The same after psn_rec = 0.
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) restart = {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) restart_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
@@ -465,7 +542,7 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    RegisterAction2<position_t, block_t, signed_serial_t, serial_t>(position) replace = {
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_0) replace_0 = {
         void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
             old_step = value.step_min;
             old_psn = 0;
@@ -474,24 +551,24 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action follow_position() { step_min = follow.execute(meta.block, psn_rec); }
-    action restart_position() { step_min = restart.execute(meta.block, psn_rec); }
-    action replace_position() { step_min = replace.execute(meta.block, psn_rec); }
+    action follow_position_0() { step_min = follow_0.execute(meta.block[14:0], psn_rec); }
+    action restart_position_0() { step_min = restart_0.execute(meta.block[14:0], psn_rec); }
+    action replace_position_0() { step_min = replace_0.execute(meta.block[14:0], psn_rec); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction2<position_t, block_t, step_t, serial_t>(position) see_position = {
+    RegisterAction2<position_t, half_t, step_t, serial_t>(position_0) see_position_0 = {
         void apply(inout position_t value, out step_t old_step, out serial_t old_psn) {
             old_step = value.step_min[31:16];
-            old_psn = value.psn_rec;
+            old_psn = (serial_t)value.psn_rec;
         }
     };
 
-    action read_position() {
-        hdr.reply.step_min = see_position.execute(meta.block, hdr.reply.psn_rec);
+    action read_position_0() {
+        hdr.reply.step_min = see_position_0.execute(meta.block[14:0], hdr.reply.psn_rec);
     }
 #endif
 
-    table update_position {
+    table update_position_0 {
         key = {
             task : ternary;
             fresh : ternary;
@@ -499,30 +576,138 @@ control Marker(inout t2na_headers_t hdr,
             over : ternary;
         }
         actions = {
-            follow_position;
-            restart_position;
-            replace_position;
+            follow_position_0;
+            restart_position_0;
+            replace_position_0;
 #ifndef RINGSTEP_MARKER_ONLY
-            read_position;
+            read_position_0;
 #endif
             @defaultonly NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, _, _) : replace_position();
-            (FOLLOW, 0, 1, _) : replace_position();
-            (FOLLOW, 0, 0, 1) : restart_position();
-            (FOLLOW, 0, 0, 0) : follow_position();
+            (FOLLOW, 1, _, _) : replace_position_0();
+            (FOLLOW, 0, 1, _) : replace_position_0();
+            (FOLLOW, 0, 0, 1) : restart_position_0();
+            (FOLLOW, 0, 0, 0) : follow_position_0();
 #ifndef RINGSTEP_MARKER_ONLY
-            (READ, _, _, _) : read_position();
+            (READ, _, _, _) : read_position_0();
 #endif
         }
     }
+
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) follow_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+            old_step = value.step_min;
+            old_psn = (serial_t)value.psn_rec;
+            if (value.step_min - new_step > 0) {
+                value.psn_rec = new_psn;
+                value.step_min = new_step;
+            } else if (value.step_min == new_step && new_psn > value.psn_rec) {
+                value.psn_rec = new_psn;
+            }
+        }
+    };
+
+    // The same after psn_rec = 0.
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) restart_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+            old_step = value.step_min;
+            old_psn = 0;
+            if (value.step_min - new_step >= 0) {
+                value.psn_rec = new_psn;
+                value.step_min = new_step;
+            } else {
+                value.psn_rec = 0;
+            }
+        }
+    };
+
+    RegisterAction2<position_t, half_t, signed_serial_t, serial_t>(position_1) replace_1 = {
+        void apply(inout position_t value, out signed_serial_t old_step, out serial_t old_psn) {
+            old_step = value.step_min;
+            old_psn = 0;
+            value.psn_rec = new_psn;
+            value.step_min = new_step;
+        }
+    };
+
+    action follow_position_1() { step_min = follow_1.execute(meta.block[14:0], psn_rec); }
+    action restart_position_1() { step_min = restart_1.execute(meta.block[14:0], psn_rec); }
+    action replace_position_1() { step_min = replace_1.execute(meta.block[14:0], psn_rec); }
+
+#ifndef RINGSTEP_MARKER_ONLY
+    RegisterAction2<position_t, half_t, step_t, serial_t>(position_1) see_position_1 = {
+        void apply(inout position_t value, out step_t old_step, out serial_t old_psn) {
+            old_step = value.step_min[31:16];
+            old_psn = (serial_t)value.psn_rec;
+        }
+    };
+
+    action read_position_1() {
+        hdr.reply.step_min = see_position_1.execute(meta.block[14:0], hdr.reply.psn_rec);
+    }
+#endif
+
+    table update_position_1 {
+        key = {
+            task : ternary;
+            fresh : ternary;
+            ends_step : ternary;
+            over : ternary;
+        }
+        actions = {
+            follow_position_1;
+            restart_position_1;
+            replace_position_1;
+#ifndef RINGSTEP_MARKER_ONLY
+            read_position_1;
+#endif
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (FOLLOW, 1, _, _) : replace_position_1();
+            (FOLLOW, 0, 1, _) : replace_position_1();
+            (FOLLOW, 0, 0, 1) : restart_position_1();
+            (FOLLOW, 0, 0, 0) : follow_position_1();
+#ifndef RINGSTEP_MARKER_ONLY
+            (READ, _, _, _) : read_position_1();
+#endif
+        }
+    }
+
+    action expect() { missing = meta.per_step << 8; }
+    action expect_one_less() { missing = missing |-| 256; }
+    action subtract_distance() { lacking = missing |-| distance; }
 
     action end_step() {
         ends_step = 1;
         new_step = (signed_serial_t)next;
         new_psn = 0;
+    }
+
+    action go_on() {
+        new_step = (signed_serial_t)step;
+        new_psn = (progress_t)progress;
+    }
+
+    table finish_step {
+        key = {
+            meta.is_last : ternary;
+            meta.params.anchored : ternary;
+            distance : ternary;
+            missing : ternary;
+            lacking : ternary;
+        }
+        actions = { end_step; go_on; }
+        const default_action = go_on();
+        const entries = {
+            (1, 1, 0x80000000 &&& 0x80000000, 0, _) : end_step();
+            (1, 1, 0x80000000 &&& 0x80000000, _, _) : go_on();
+            (1, _, _, _, 0) : end_step();
+        }
+        size = 4;
     }
 
     // --- 3. What is counted, and how step_min moved.
@@ -536,6 +721,16 @@ control Marker(inout t2na_headers_t hdr,
     bit<1> outpacing = 0;
     int<32> gain = 0;          // of the balance
     int<32> loss = 0;
+
+    action weigh() {
+        gain = (int<32>)(meta.tau_den - meta.tau_num);
+        loss = (int<32>)(0 - meta.tau_num);
+    }
+
+    action compare_leads() {
+        lead = step - (serial_t)step_min;
+        next_lead = next - (serial_t)step_min;
+    }
 
     action outpaces() {
         outpacing = 1;
@@ -600,19 +795,19 @@ control Marker(inout t2na_headers_t hdr,
         }
     }
 
-    Register<window_t, block_t>(MAX_BLOCKS) window;
-    bit<32> sample = 0;
+    Register<window_t, half_t>(MAX_BLOCKS >> 1) window_0;
+    Register<window_t, half_t>(MAX_BLOCKS >> 1) window_1;
     bit<1> sampled = 0;        // the window that ended saw more than n_sample packets,
     bit<1> misaligned = 0;     // and at least tau of them outpacing
 
-    RegisterAction<window_t, block_t, bit<1>>(window) count = {
+    RegisterAction<window_t, half_t, bit<1>>(window_0) count_0 = {
         void apply(inout window_t value) {
             value.total = value.total + 1;
             value.balance = value.balance |+| gain;
         }
     };
 
-    RegisterAction2<window_t, block_t, bit<1>, bit<1>>(window) recount = {
+    RegisterAction2<window_t, half_t, bit<1>, bit<1>>(window_0) recount_0 = {
         void apply(inout window_t value, out bit<1> many, out bit<1> above) {
             many = 0;
             above = 0;
@@ -627,38 +822,96 @@ control Marker(inout t2na_headers_t hdr,
         }
     };
 
-    action count_on() { count.execute(meta.block); }
-    action count_afresh() { sampled = recount.execute(meta.block, misaligned); }
+    action count_on_0() { count_0.execute(meta.block[14:0]); }
+    action count_afresh_0() { sampled = recount_0.execute(meta.block[14:0], misaligned); }
 
 #ifndef RINGSTEP_MARKER_ONLY
-    RegisterAction<window_t, block_t, count_t>(window) see_total = {
-        void apply(inout window_t value, out count_t found) { found = value.total; }
+    RegisterAction<window_t, half_t, count_t>(window_0) see_total_0 = {
+        void apply(inout window_t value, out count_t found) { found = (count_t)value.total; }
     };
 
-    action read_total() { hdr.reply.cnt_total = see_total.execute(meta.block); }
+    action read_total_0() { hdr.reply.cnt_total = see_total_0.execute(meta.block[14:0]); }
 #endif
 
-    table update_counts {
+    table update_counts_0 {
         key = {
             task : ternary;
             fresh : ternary;
             over : ternary;
         }
         actions = {
-            count_on;
-            count_afresh;
+            count_on_0;
+            count_afresh_0;
 #ifndef RINGSTEP_MARKER_ONLY
-            read_total;
+            read_total_0;
 #endif
             @defaultonly NoAction;
         }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, _) : count_afresh();
-            (FOLLOW, 0, 1) : count_afresh();
-            (FOLLOW, 0, 0) : count_on();
+            (FOLLOW, 1, _) : count_afresh_0();
+            (FOLLOW, 0, 1) : count_afresh_0();
+            (FOLLOW, 0, 0) : count_on_0();
 #ifndef RINGSTEP_MARKER_ONLY
-            (READ, _, _) : read_total();
+            (READ, _, _) : read_total_0();
+#endif
+        }
+    }
+
+    RegisterAction<window_t, half_t, bit<1>>(window_1) count_1 = {
+        void apply(inout window_t value) {
+            value.total = value.total + 1;
+            value.balance = value.balance |+| gain;
+        }
+    };
+
+    RegisterAction2<window_t, half_t, bit<1>, bit<1>>(window_1) recount_1 = {
+        void apply(inout window_t value, out bit<1> many, out bit<1> above) {
+            many = 0;
+            above = 0;
+            if (value.total > sample) {
+                many = 1;
+            }
+            if (value.balance >= 0) {
+                above = 1;
+            }
+            value.total = 1;
+            value.balance = gain;
+        }
+    };
+
+    action count_on_1() { count_1.execute(meta.block[14:0]); }
+    action count_afresh_1() { sampled = recount_1.execute(meta.block[14:0], misaligned); }
+
+#ifndef RINGSTEP_MARKER_ONLY
+    RegisterAction<window_t, half_t, count_t>(window_1) see_total_1 = {
+        void apply(inout window_t value, out count_t found) { found = (count_t)value.total; }
+    };
+
+    action read_total_1() { hdr.reply.cnt_total = see_total_1.execute(meta.block[14:0]); }
+#endif
+
+    table update_counts_1 {
+        key = {
+            task : ternary;
+            fresh : ternary;
+            over : ternary;
+        }
+        actions = {
+            count_on_1;
+            count_afresh_1;
+#ifndef RINGSTEP_MARKER_ONLY
+            read_total_1;
+#endif
+            @defaultonly NoAction;
+        }
+        const default_action = NoAction();
+        const entries = {
+            (FOLLOW, 1, _) : count_afresh_1();
+            (FOLLOW, 0, 1) : count_afresh_1();
+            (FOLLOW, 0, 0) : count_on_1();
+#ifndef RINGSTEP_MARKER_ONLY
+            (READ, _, _) : read_total_1();
 #endif
         }
     }
@@ -790,7 +1043,6 @@ control Marker(inout t2na_headers_t hdr,
     Counter<bit<32>, job_t>(MAX_JOB_SLOTS, CounterType_t.PACKETS) job_marks;
     Counter<bit<32>, job_t>(MAX_JOB_SLOTS, CounterType_t.PACKETS) job_red_marks;
 
-    bit<32> k = 0;
     bit<32> r = 0;
     bit<16> log_r = 0;
     bit<16> log_k = 0;
@@ -803,9 +1055,20 @@ control Marker(inout t2na_headers_t hdr,
     bit<1> no_k = 0;
     bit<1> no_p = 0;
     bit<1> no_s = 0;
-    bit<32> warmup = 0;        // what psn_rec has to reach
+    bit<32> warmup = 0;        // what psn_rec lacks of it
     bit<32> shallow = 0;       // what the queue lacks of q_min
-    bit<32> veto = 0;
+
+    action add_logs() {
+        above = log_r |+| log_s;
+        below = log_k |+| log_p;
+    }
+    action subtract_logs() { log_n = above |-| below; }
+    action scale_warmup() { warmup = meta.warmup << 7; }
+    action add_one() { warmup = warmup |+| 128; }
+    action lack_depth() { shallow = meta.q_min |-| meta.depth; }
+    action lack_psns() { warmup = warmup |-| psn_rec; }
+    action cap_alpha() { ceiling = meta.params.alpha_max; }
+    action cap_fresh_alpha() { ceiling = 1; }
 
     action mark() { meta.marker_mark = 1; }
 
@@ -819,12 +1082,13 @@ control Marker(inout t2na_headers_t hdr,
             strong : ternary;
             no_k : ternary;
             no_p : ternary;
-            veto : ternary;
+            warmup : ternary;
+            shallow : ternary;
         }
         actions = { mark; @defaultonly NoAction; }
         const default_action = NoAction();
         const entries = {
-            (FOLLOW, 1, 1, 0, 0, 1, 0, 0, 0) : mark();
+            (FOLLOW, 1, 1, 0, 0, 1, 0, 0, 0, 0) : mark();
         }
     }
 
@@ -852,7 +1116,7 @@ control Marker(inout t2na_headers_t hdr,
     }
 
     action unalign_psns() {
-        hdr.reply.psn_rec = hdr.reply.psn_rec >> 8;
+        hdr.reply.psn_rec = hdr.reply.psn_rec >> 7;
         hdr.anchor0.base = hdr.anchor0.base >> 8;
         hdr.anchor1.base = hdr.anchor1.base >> 8;
         hdr.anchor2.base = hdr.anchor2.base >> 8;
@@ -898,11 +1162,21 @@ control Marker(inout t2na_headers_t hdr,
     }
 #endif
 
-    apply {
+    action widen() {
         tag = (bit<32>)meta.tag;
         psn = meta.psn ++ 8w0;
-        now = eg_prsr_md.global_tstamp[39:8];
-        r = (bit<32>)random.get();
+    }
+    action draw() { r = (bit<32>)random.get(); }
+    action take_step() { owner = tag & meta.step_mask; }
+    action add_generation() { owner = owner | meta.owner_high; }
+    action find_next() { next = step + unit; }
+
+    // An action that needs what another one found is called by itself: the compiler makes a table
+    // of each call, but one action, of one stage, of assignments in a row.
+    apply {
+        widen();
+        look_at_clock();
+        draw();
         if (job_params.apply().hit) {
             if (hdr.bridge.kind == KIND_ROUTED && hdr.bridge.job != NO_JOB) {
                 if (block_map.apply().hit) {
@@ -916,32 +1190,22 @@ control Marker(inout t2na_headers_t hdr,
         }
 #endif
         align_step.apply();
-        k = (bit<32>)meta.params.k;
-        sample = (bit<32>)meta.params.n_sample;
-        gain = (int<32>)(bit<32>)meta.params.tau_den;
-        loss = (int<32>)(bit<32>)meta.params.tau_num;
-        gain = gain - loss;
-        loss = 0 - loss;
-        owner[31:24] = meta.params.generation;
-        owner[15:0] = meta.tag & meta.params.step_mask;
-        next = step + unit;
+        weigh();
+        take_step();
+        add_generation();
+        find_next();
 
         // 1
         update_generation.apply();
 
-        // 2: a microsecond is 4 - 1/16 - 1/32 ticks.
-        tick_t length = meta.params.t_win << 2;
-        tick_t less = meta.params.t_win >> 4;
-        tick_t lesser = meta.params.t_win >> 5;
-        if (meta.params.t_win[31:29] != 0) {
-            length = 0x7fffffff;
-            less = 0;
-            lesser = 0;
+        // 2
+        if (meta.params.t_win[31:29] == 0) {
+            scale();
+        } else {
+            scale_no_more();
         }
-        length = length - less;
-        length = length - lesser;
-        horizon = (signed_serial_t)(now - length);
-        soon = (signed_serial_t)now + SLACK;
+        look_ahead();
+        look_back();
         update_window.apply();
 
         // Progress
@@ -949,28 +1213,28 @@ control Marker(inout t2na_headers_t hdr,
         update_anchor_1.apply();
         update_anchor_2.apply();
         update_anchor_3.apply();
-        progress = psn - base;
-        if (meta.params.anchored == 1) {
-            // Behind the anchor counts as no progress.
-            progress = (serial_t)max((int<32>)progress, 0);
-        }
+        measure.apply();
+        find_progress.apply();
 
         // 4
-        missing = meta.params.packets_per_step ++ 8w0;
-        missing = missing |-| 256;
-        missing = missing |-| progress;
-        new_step = (signed_serial_t)step;
-        new_psn = progress;
-        if (meta.is_last == 1 && missing == 0) {
-            end_step();
+        expect();
+        expect_one_less();
+        subtract_distance();
+        finish_step.apply();
+        if (meta.block[15:15] == 0) {
+            update_position_0.apply();
+        } else {
+            update_position_1.apply();
         }
-        update_position.apply();
 
         // 3
-        lead = step - (serial_t)step_min;
-        next_lead = next - (serial_t)step_min;
+        compare_leads();
         compare_step.apply();
-        update_counts.apply();
+        if (meta.block[15:15] == 0) {
+            update_counts_0.apply();
+        } else {
+            update_counts_1.apply();
+        }
 #ifndef RINGSTEP_MARKER_ONLY
         update_outpaced.apply();
 #endif
@@ -979,24 +1243,22 @@ control Marker(inout t2na_headers_t hdr,
 
         // 5, and the rest of 2
         log_random.apply(r, log_r, no_r);
-        log_gain.apply(k, log_k, no_k);
+        log_gain.apply(meta.k, log_k, no_k);
         log_psn.apply(progress, log_p, no_p);
         log_rec.apply(psn_rec, log_s, no_s);
-        above = log_r |+| log_s;
-        below = log_k |+| log_p;
-        log_n = above |-| below;
+        add_logs();
+        subtract_logs();
         exp.apply(log_n, whole_n);
-        ceiling = meta.params.alpha_max;
         if (fresh == 1) {
-            ceiling = 1;
+            cap_fresh_alpha();
+        } else {
+            cap_alpha();
         }
         update_alpha.apply();
-        warmup = meta.params.n_warmup ++ 8w0;
-        warmup = warmup |+| 256;
-        shallow = (bit<32>)meta.params.q_min;
-        shallow = shallow |-| meta.depth;
-        veto = warmup |-| psn_rec;
-        veto = veto | shallow;
+        scale_warmup();
+        add_one();
+        lack_psns();
+        lack_depth();
         decide.apply();
         if (task == FOLLOW) {
             job_data.count(hdr.bridge.job);

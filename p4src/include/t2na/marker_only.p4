@@ -80,6 +80,19 @@ parser RingstepEgressParser(packet_in packet,
     }
 }
 
+// What a register takes from the packet lies in one container each.
+@pa_container_size("egress", "marker_owner", 32)
+@pa_container_size("egress", "marker_psn", 32)
+@pa_container_size("egress", "marker_new_step", 32)
+@pa_container_size("egress", "marker_new_psn", 32)
+@pa_container_size("egress", "marker_sample", 32)
+@pa_container_size("egress", "marker_gain", 32)
+@pa_container_size("egress", "marker_horizon", 32)
+@pa_container_size("egress", "marker_soon", 32)
+@pa_no_overlay("egress", "marker_base_0")
+@pa_no_overlay("egress", "marker_base_1")
+@pa_no_overlay("egress", "marker_base_2")
+@pa_no_overlay("egress", "marker_base_3")
 control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_md_t meta,
                        in egress_intrinsic_metadata_t eg_intr_md,
@@ -88,8 +101,12 @@ control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
     Marker() marker;
 
+    action take_depth() { meta.depth = (bit<32>)eg_intr_md.deq_qdepth; }
+    action scale_depth() { meta.depth = meta.depth >> QDEPTH_SHIFT; }
+
     apply {
-        meta.depth = (bit<32>)eg_intr_md.deq_qdepth >> QDEPTH_SHIFT;
+        take_depth();
+        scale_depth();
         marker.apply(hdr, meta, eg_intr_md, eg_prsr_md);
         if (meta.marker_mark == 1) {
             hdr.ipv4.ecn = ECN_CE;

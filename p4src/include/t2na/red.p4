@@ -41,27 +41,55 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
         size = 512;
     }
 
+    action draw() { r = (bit<32>)random.get(); }
+    action compare_depth() {
+        excess = meta.depth |-| bottom;
+        beyond = meta.depth |-| top;
+        span = top |-| bottom;
+    }
+    action compare_far() { far = beyond |-| top; }
+    action space_no_more() { meta.mark_gap = 0; }
+    action add_logs() {
+        left = log_r |+| log_s;
+        right = log_p |+| log_x;
+    }
+    action subtract_logs() { right = right |-| left; }
+    action mark() { meta.red_mark = 1; }
+    action leave() { }
+
+    table decide {
+        key = {
+            beyond : ternary;
+            no_p : ternary;
+            no_x : ternary;
+            right : ternary;
+        }
+        actions = { leave; mark; }
+        const default_action = mark();
+        const entries = {
+            (0, 1, _, _) : leave();
+            (0, _, 1, _) : leave();
+            (0, 0, 0, 0) : leave();
+        }
+        size = 4;
+    }
+
     apply {
-        r = (bit<32>)random.get();
+        draw();
         if (red.apply().hit) {
-            excess = meta.depth |-| bottom;
-            beyond = meta.depth |-| top;
-            far = beyond |-| top;
+            compare_depth();
+            compare_far();
             // A queue deeper than that has to come down, whatever the flows need to recover.
             if (far != 0) {
-                meta.mark_gap = 0;
+                space_no_more();
             }
-            span = top |-| bottom;
             log_random.apply(r, log_r, no_r);
             log_share.apply(share, log_p, no_p);
             log_span.apply(span, log_s, no_s);
             log_excess.apply(excess, log_x, no_x);
-            left = log_r |+| log_s;
-            right = log_p |+| log_x;
-            right = right |-| left;
-            if (beyond != 0 || (no_p == 0 && no_x == 0 && right != 0)) {
-                meta.red_mark = 1;
-            }
+            add_logs();
+            subtract_logs();
+            decide.apply();
         }
     }
 }
@@ -78,6 +106,7 @@ control Spacing(in job_t job,
     tick_t length = 0;
     tick_t less = 0;
     tick_t lesser = 0;
+    tick_t past = 0;
     signed_serial_t soon = 0;       // now + SLACK
     signed_serial_t horizon = 0;    // now - mark_gap
     bit<1> stands = 0;
@@ -101,21 +130,32 @@ control Spacing(in job_t job,
         port_spared.count(eg_intr_md.egress_port);
     }
 
-    apply {
-        // A microsecond is 4 - 1/16 - 1/32 ticks.
-        now = eg_prsr_md.global_tstamp[39:8];
+    // A microsecond is 4 - 1/16 - 1/32 ticks.
+    action look_at_clock() { now = eg_prsr_md.global_tstamp[39:8]; }
+    action scale() {
         length = meta.mark_gap << 2;
         less = meta.mark_gap >> 4;
         lesser = meta.mark_gap >> 5;
-        length = length - less;
-        length = length - lesser;
-        horizon = (signed_serial_t)(now - length);
+    }
+    action look_ahead() {
         soon = (signed_serial_t)now + SLACK;
-        if (meta.is_ect == 1 && job != NO_JOB && meta.mark_gap != 0) {
-            if (meta.marker_mark == 1 || meta.red_mark == 1) {
-                space_mark();
-                if (stands == 0) {
-                    spare();
+        past = now - length;
+        less = less + lesser;
+    }
+    action look_back() { horizon = (signed_serial_t)(past + less); }
+
+    apply {
+        look_at_clock();
+        scale();
+        look_ahead();
+        look_back();
+        if (meta.is_ect == 1 && job != NO_JOB) {
+            if (meta.mark_gap != 0) {
+                if (meta.marker_mark == 1 || meta.red_mark == 1) {
+                    space_mark();
+                    if (stands == 0) {
+                        spare();
+                    }
                 }
             }
         }

@@ -87,7 +87,24 @@ control Routing(inout t2na_headers_t hdr,
         mix = seeded_hash.get({ mix });
     }
 
-    bit<32> sum = 0;
+    // RFC 1624, equation 3: the word of TTL and protocol falls by 0x0100, so the checksum grows by
+    // that, with an end-around carry.
+    action age_v4(bit<16> more) {
+        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+        hdr.ipv4.hdr_checksum = hdr.ipv4.hdr_checksum + more;
+    }
+    action age_v6() { hdr.ipv6.hop_limit = hdr.ipv6.hop_limit - 1; }
+
+    table hop_v4 {
+        key = { hdr.ipv4.hdr_checksum : ternary @name("hdr_checksum"); }
+        actions = { age_v4; }
+        const default_action = age_v4(0x0100);
+        const entries = {
+            0xFEFF : age_v4(0x0101);
+            0xFF00 &&& 0xFF00 : age_v4(0x0101);
+        }
+        size = 4;
+    }
 
     apply {
         switch_config.apply();
@@ -102,19 +119,14 @@ control Routing(inout t2na_headers_t hdr,
                 drop();
                 dropped = true;
             } else if (route_v4.apply().hit) {
-                hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-                // RFC 1624, equation 3; the word of TTL and protocol fell by 0x0100.
-                sum = (bit<32>)(~hdr.ipv4.hdr_checksum);
-                sum = sum + 0xFEFF;
-                sum = (bit<32>)sum[15:0] + (bit<32>)sum[31:16];
-                hdr.ipv4.hdr_checksum = ~sum[15:0];
+                hop_v4.apply();
             }
         } else {
             if (hdr.ipv6.hop_limit == 0 || hdr.ipv6.hop_limit == 1) {
                 drop();
                 dropped = true;
             } else if (route_v6.apply().hit) {
-                hdr.ipv6.hop_limit = hdr.ipv6.hop_limit - 1;
+                age_v6();
             }
         }
         if (!dropped && meta.nexthop_id != 0) {

@@ -22,6 +22,12 @@ control RingstepIngress(inout t2na_headers_t hdr,
         ig_dprsr_md.drop_ctl = 1;
     }
 
+    action compare_lengths() {
+        longer = hdr.udp.length ^ udp_bytes;
+        short = MIN_ROCE_UDP_BYTES |-| udp_bytes;
+        tagged = hdr.udp.sport[15:14];
+    }
+
     action send(port_t port) {
         ig_tm_md.ucast_egress_port = port;
     }
@@ -67,9 +73,7 @@ control RingstepIngress(inout t2na_headers_t hdr,
                 udp_bytes = hdr.ipv6.payload_len;
             }
             // Lengths that contradict one another are not RoCEv2, whatever the port says.
-            longer = hdr.udp.length ^ udp_bytes;
-            short = MIN_ROCE_UDP_BYTES |-| udp_bytes;
-            tagged = hdr.udp.sport[15:14];
+            compare_lengths();
 #ifdef RINGSTEP_UEC
             if (hdr.ses.isValid()) {
                 short = MIN_UEC_UDP_BYTES |-| udp_bytes;
@@ -90,6 +94,28 @@ control RingstepIngress(inout t2na_headers_t hdr,
     }
 }
 
+// What a register takes from the packet lies in one container each.
+@pa_container_size("egress", "marker_owner", 32)
+@pa_container_size("egress", "marker_psn", 32)
+@pa_container_size("egress", "marker_new_step", 32)
+@pa_container_size("egress", "marker_new_psn", 32)
+@pa_container_size("egress", "marker_sample", 32)
+@pa_container_size("egress", "marker_gain", 32)
+@pa_container_size("egress", "marker_horizon", 32)
+@pa_container_size("egress", "marker_soon", 32)
+@pa_no_overlay("egress", "marker_base_0")
+@pa_no_overlay("egress", "marker_base_1")
+@pa_no_overlay("egress", "marker_base_2")
+@pa_no_overlay("egress", "marker_base_3")
+// So does what RED computes with.
+@pa_container_size("egress", "meta.depth", 32)
+@pa_container_size("egress", "meta.q_min", 32)
+@pa_container_size("egress", "red_bottom", 32)
+@pa_container_size("egress", "red_top", 32)
+@pa_container_size("egress", "red_excess", 32)
+@pa_container_size("egress", "red_beyond", 32)
+@pa_container_size("egress", "red_span", 32)
+@pa_container_size("egress", "red_far", 32)
 control RingstepEgress(inout t2na_headers_t hdr,
                        inout egress_md_t meta,
                        in egress_intrinsic_metadata_t eg_intr_md,
@@ -100,20 +126,46 @@ control RingstepEgress(inout t2na_headers_t hdr,
     Marker() marker;
     Spacing() spacing;
 
-    bit<32> sum = 0;
+    action take_depth() { meta.depth = (bit<32>)eg_intr_md.deq_qdepth; }
+    action scale_depth() { meta.depth = meta.depth >> QDEPTH_SHIFT; }
 
-    // What the checksum will be if the packet gets CE (RFC 1624, equation 3).
+    // CE, and the checksum with it (RFC 1624, equation 3): it falls by what ECN grows, with an
+    // end-around borrow. The hardware adds.
+    // One word, so first what is shifted, then the constant.
+    action add_packet_in() {
+        hdr.packet_in.setValid();
+        hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
+    }
+    action tell_state() { hdr.packet_in.op = OP_READ_STATE; }
+    action tell_packet() { hdr.packet_in.op = OP_PACKET; }
+
+    action set_ce_v4(bit<16> more) {
+        hdr.ipv4.ecn = ECN_CE;
+        hdr.ipv4.hdr_checksum = hdr.ipv4.hdr_checksum + more;
+    }
+    action set_ce_v6() { hdr.ipv6.ecn = ECN_CE; }
+
+    table congestion_v4 {
+        key = {
+            hdr.ipv4.ecn : ternary @name("ecn");
+            hdr.ipv4.hdr_checksum : ternary @name("hdr_checksum");
+        }
+        actions = { set_ce_v4; @defaultonly NoAction; }
+        const default_action = NoAction();
+        const entries = {
+            (ECN_ECT0, 0) : set_ce_v4(0xFFFE);
+            (ECN_ECT0, _) : set_ce_v4(0xFFFF);
+            (ECN_ECT1, 0 &&& 0xFFFE) : set_ce_v4(0xFFFD);
+            (ECN_ECT1, _) : set_ce_v4(0xFFFE);
+        }
+        size = 4;
+    }
+
     apply {
-        meta.depth = (bit<32>)eg_intr_md.deq_qdepth >> QDEPTH_SHIFT;
+        take_depth();
+        scale_depth();
         if (hdr.ipv4.isValid() && (hdr.ipv4.ecn == ECN_ECT0 || hdr.ipv4.ecn == ECN_ECT1)) {
             meta.is_ect = 1;
-            sum = (bit<32>)(~hdr.ipv4.hdr_checksum);
-            if (hdr.ipv4.ecn == ECN_ECT0) {
-                sum = sum + 1;
-            } else {
-                sum = sum + 2;
-            }
-            sum = (bit<32>)sum[15:0] + (bit<32>)sum[31:16];
         } else if (hdr.ipv6.isValid() && (hdr.ipv6.ecn == ECN_ECT0 || hdr.ipv6.ecn == ECN_ECT1)) {
             meta.is_ect = 1;
         }
@@ -124,20 +176,17 @@ control RingstepEgress(inout t2na_headers_t hdr,
         spacing.apply(hdr.bridge.job, meta, eg_intr_md, eg_prsr_md);
         if (meta.is_ect == 1 && (meta.marker_mark == 1 || meta.red_mark == 1)) {
             if (hdr.ipv4.isValid()) {
-                hdr.ipv4.ecn = ECN_CE;
-                hdr.ipv4.hdr_checksum = ~sum[15:0];
+                congestion_v4.apply();
             } else {
-                hdr.ipv6.ecn = ECN_CE;
+                set_ce_v6();
             }
         }
         if (hdr.bridge.kind == KIND_READ) {
-            hdr.packet_in.setValid();
-            hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
-            hdr.packet_in.op = OP_READ_STATE;
+            add_packet_in();
+            tell_state();
         } else if (eg_intr_md.egress_port == T2NA_CPU_PORT && hdr.bridge.kind != KIND_REPLY) {
-            hdr.packet_in.setValid();
-            hdr.packet_in.ingress_port = hdr.bridge.ingress_port;
-            hdr.packet_in.op = OP_PACKET;
+            add_packet_in();
+            tell_packet();
         }
     }
 }

@@ -13,8 +13,12 @@ typedef bit<32> serial_t;
 // The same where a stateful ALU takes differences: it compares a difference of signed numbers with
 // 0 by the sign of its 32 bits, of unsigned ones it does not.
 typedef int<32> signed_serial_t;
+// A progress within a step: one bit lower, below the sign, for a register's fields have one type.
+typedef int<32> progress_t;
 // Time in units of 256 ns.
 typedef bit<32> tick_t;
+// A block within its half of the blocks.
+typedef bit<15> half_t;
 
 // What egress has to do with a packet.
 typedef bit<8> kind_t;
@@ -108,6 +112,15 @@ struct egress_md_t {
     bit<32> mark_gap;   // between marks on packets of jobs at this port, microseconds; 0: none
     bit<32> depth;      // of the egress queue, in units of CELLS_PER_UNIT cells
     params_t params;
+    // Parameters in words of their own, for arithmetic on 32 bits.
+    bit<32> owner_high;     // generation ++ 0
+    bit<32> step_mask;
+    bit<32> per_step;
+    bit<32> k;
+    bit<32> tau_num;
+    bit<32> tau_den;
+    bit<32> warmup;
+    bit<32> q_min;
     block_t block;
 }
 
