@@ -15,7 +15,7 @@ from typing import Final
 from ringstep.protocol.limits import MARK_GAP_BITS, QDEPTH_BITS, RANDOM_BITS
 
 MARK_GAP: Final = 20
-"""Default gap in microseconds: of 10, 20 and 50 the one that harmed in none of 48 conditions, at 2:1."""
+"""Default gap in microseconds: of 10, 20 and 50 the one that harmed in none of 48 conditions."""
 MARK_GAP_MAX: Final = (1 << MARK_GAP_BITS) - 1
 """Microseconds."""
 
