@@ -102,9 +102,15 @@ def find_compiler(variable: str, command: str) -> Path:
     return Path(found)
 
 
-def attempt(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run p4c in the source folder and show what it says."""
-    result = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+def attempt(command: list[str], limit: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run p4c in the source folder and show what it says; for ``limit`` seconds at most."""
+    try:
+        result = subprocess.run(
+            command, cwd=HERE, capture_output=True, text=True, check=False, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        said = f"error: no result within {limit:g} s\n"
+        result = subprocess.CompletedProcess(command, 124, "", said)
     sys.stderr.write(result.stderr)
     return result
 
@@ -157,8 +163,8 @@ def compile_v1model(out: Path) -> tuple[str, list[str]]:
 def compile_tofino2(out: Path) -> tuple[str, list[str]]:
     """Compile for Tofino 2 and reduce the compiler's logs; return as compile_v1model.
 
-    A variant that does not compile while another does is in the report with the compiler's errors
-    (``failed``) and without numbers.
+    A variant that does not compile while another does, within ``$P4C_TOFINO_LIMIT_S`` seconds
+    (an hour), is in the report with the compiler's errors (``failed``) and without numbers.
 
     Raises:
         SystemExit: no variant compiles, or the compiler's logs are not as its schemas say.
@@ -183,7 +189,8 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
                 "-D__TARGET_TOFINO__=2",
                 *(f"-D{macro}" for macro in macros),
                 "ringstep_t2na.p4",
-            ]
+            ],
+            limit=float(os.environ.get("P4C_TOFINO_LIMIT_S", 3600)),
         )  # fmt: skip
         statuses.append(result.returncode)
         if result.returncode:

@@ -172,7 +172,9 @@ def compile_with_stand_in(
     )
     compiler.chmod(0o755)
     command = [sys.executable, str(tmp_path / "p4src" / "compile.py"), "--target", "tofino2"]
-    environment = os.environ | {"P4C_TOFINO": str(compiler), "P4C_TOFINO_INCLUDE": "/includes"}
+    environment = os.environ | {
+        "P4C_TOFINO": str(compiler), "P4C_TOFINO_INCLUDE": "/includes", "P4C_TOFINO_LIMIT_S": "8",
+    }  # fmt: skip
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False
     )  # fmt: skip
@@ -227,3 +229,13 @@ def test_a_variant_that_fails_is_recorded_with_the_errors_and_no_numbers(tmp_pat
     assert report["marker_only"]["stages"] == EXPECTED["stages"]
     manifest = json.loads((build / "MANIFEST.json").read_text())
     assert manifest["tofino2"]["artefacts"].keys() == {"tofino2/report.json"}
+
+
+def test_a_variant_that_takes_too_long_is_recorded_as_that(tmp_path: Path) -> None:
+    whole = '(0 if "-DRINGSTEP_MARKER_ONLY" in sys.argv else __import__("time").sleep(600))'
+    found = compile_with_stand_in(tmp_path, status=whole)
+    assert found.returncode == 0, found.stderr
+    build = tmp_path / "p4src" / "build"
+    report = json.loads((build / "tofino2" / "report.json").read_text())
+    assert report["whole"] == {"failed": ["error: no result within 8 s"]}
+    assert report["marker_only"]["stages"] == EXPECTED["stages"]
