@@ -534,4 +534,6 @@ async def test_nothing_is_left_running(
     assert {
         task for task in asyncio.all_tasks() - before if "programmer" in task.get_name()
     } == set()
-    assert caplog.records == []
+    # gRPC has one poller per process, which may still speak to the closed loop of another test.
+    ours = [r for r in caplog.records if "PollerCompletionQueue" not in r.getMessage()]
+    assert ours == []
