@@ -15,6 +15,7 @@ from functools import cached_property
 from ipaddress import IPv4Address
 from typing import Any, Final
 
+from ringstep.fabric.units import format_mac
 from ringstep.hostlib.dcqcn import DcqcnParams, preset
 from ringstep.protocol.marker import PROFILES
 from ringstep.protocol.red import MARK_GAP, MARK_GAP_MAX
@@ -268,13 +269,13 @@ class LeafSpine:
         for switch in self.switch_sites.values():
             yield from ("", "[[switch]]", f'name = "{switch.name}"')
             yield f"device_id = {switch.device_id}"
-            yield f'mac = "{mac_text(switch.mac)}"'
+            yield f'mac = "{format_mac(switch.mac)}"'
             yield f'role = "{switch.role}"'
             if switch.name in p4runtime:
                 yield f'p4runtime = "{p4runtime[switch.name]}"'
         for host in self.host_sites.values():
             yield from ("", "[[host]]", f'name = "{host.name}"', f'ip = "{host.ip}"')
-            yield f'mac = "{mac_text(host.mac)}"'
+            yield f'mac = "{format_mac(host.mac)}"'
         for cable in self.cables:
             b = f"{cable.b}:{cable.b_port}" if cable.b_port else cable.b
             yield from ("", "[[link]]", f'a = "{cable.a}:{cable.a_port}"', f'b = "{b}"')
@@ -325,8 +326,3 @@ class MarkerSetting:
 def _host(name: str, number: int, leaf: int, port: int) -> HostSite:
     address = IPv4Address(f"10.0.{leaf}.{number}")
     return HostSite(name, address, _HOST_MAC | number, f"leaf{leaf}", port)
-
-
-def mac_text(mac: int) -> str:
-    """Return a MAC address as people write it."""
-    return mac.to_bytes(6, "big").hex(":")

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ringstep.lab.leafspine import LINK_MARGIN, Engine, HostSite, LeafSpine, mac_text
+from ringstep.fabric.units import format_mac
+from ringstep.lab.leafspine import LINK_MARGIN, Engine, HostSite, LeafSpine
 from ringstep.lab.leftovers import (
     ALIAS,
     MARK,
@@ -153,7 +154,7 @@ class MininetLab:
 
         fabric = self.fabric
         for site in fabric.host_sites.values():
-            self.net.addHost(site.name, ip=None, mac=mac_text(site.mac))
+            self.net.addHost(site.name, ip=None, mac=format_mac(site.mac))
         for switch in fabric.switch_sites.values():
             self.switches[switch.name] = self.net.addSwitch(
                 switch.name,
@@ -204,7 +205,7 @@ class MininetLab:
     def _route(self, site: HostSite) -> None:
         """Send everything to the leaf: the pipeline answers no ARP."""
         node = self.net[site.name]
-        gateway = mac_text(self.fabric.gateway_mac(site.name))
+        gateway = format_mac(self.fabric.gateway_mac(site.name))
         commands = [
             f"ip link set dev {site.interface} mtu {MTU} up",
             f"ip address replace {site.ip}/32 dev {site.interface}",

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
 from ringstep.controller.jobs import Marking, QueuePair
+from ringstep.fabric.units import format_mac
 from ringstep.hostlib.wires import HostLoop, UdpWire, VirtualNet
 from ringstep.lab.processes import Child, call, ringstep, running
 from ringstep.lab.results import FlowRun
@@ -102,7 +103,7 @@ def topology_toml(link: LinkSetting) -> str:
         "[[switch]]",
         f'name = "{SWITCH_NAME}"',
         "device_id = 1",
-        f'mac = "{_mac(SWITCH_MAC)}"',
+        f'mac = "{format_mac(SWITCH_MAC)}"',
         'role = "tor"',
     ]
     for name in HOSTS:
@@ -111,7 +112,7 @@ def topology_toml(link: LinkSetting) -> str:
             "[[host]]",
             f'name = "{name}"',
             f'ip = "{host_ip(name)}"',
-            f'mac = "{_mac(host_mac(name))}"',
+            f'mac = "{format_mac(host_mac(name))}"',
             "",
             "[[link]]",
             f'a = "{SWITCH_NAME}:{HOST_PORTS[name]}"',
@@ -119,10 +120,6 @@ def topology_toml(link: LinkSetting) -> str:
             f'rate = "{link.rate_bps / 1e6:g}M"',
         ]
     return "\n".join(lines) + "\n"
-
-
-def _mac(value: int) -> str:
-    return value.to_bytes(6, "big").hex(":")
 
 
 class _Control:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,12 +15,12 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ringstep.fabric.intervals import expanded_tail
 from ringstep.lab.allreduce import Traffic
 from ringstep.lab.pace import Pace
 from ringstep.lab.results import write_atomically
 
 RESAMPLES: Final = 4000
-CONFIDENCE: Final = 0.95
 FEWEST: Final = 5
 """Seeds from which on an interval says something."""
 UNMARKED: Final = "off"
@@ -178,9 +177,7 @@ def _union(intervals: Iterable[tuple[float, float]]) -> float:
 def bootstrap(values: Sequence[float]) -> Interval | None:
     """Return the 95 % bootstrap interval of the median; the same values, the same one.
 
-    Percentiles of resamples are too narrow with few values, so they are taken further out: the
-    expanded percentile interval of T. Hesterberg, What Teachers Should Know About the Bootstrap
-    (2015). None with fewer than 5 values, which say nothing about their spread.
+    None with fewer than 5 values, which say nothing about their spread.
     """
     count = len(values)
     if count < FEWEST:
@@ -188,22 +185,9 @@ def bootstrap(values: Sequence[float]) -> Interval | None:
     data = np.asarray(values, dtype=float)
     picks = np.random.default_rng(0).integers(0, count, (RESAMPLES, count))
     medians = np.median(data[picks], axis=1)
-    tail = _expanded_tail(count)
+    tail = expanded_tail(count)
     low, high = np.quantile(medians, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def _expanded_tail(count: int) -> float:
-    # The quantile of Student's t by its Cornish-Fisher expansion.
-    normal = statistics.NormalDist()
-    z, nu = normal.inv_cdf((1 + CONFIDENCE) / 2), count - 1
-    t = (
-        z
-        + (z**3 + z) / (4 * nu)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
-    )
-    return normal.cdf(-math.sqrt(count / nu) * t)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from ringstep.fabric.intervals import expanded_tail
 from ringstep_ns3.paper.bounds import fabric_bound_ns, host_bound_ns
 from ringstep_ns3.paper.figures import BASELINE, VARIANT, Experiment, Scale, published_for
 from ringstep_ns3.prepare import prepare
@@ -300,23 +299,6 @@ def reduction_pct(
     return float(shorter(np.arange(len(mine)))), *_interval(len(mine), shorter)
 
 
-def expanded(seeds: int) -> float:
-    """Return the share of resamples that makes a 95 % interval from so few seeds.
-
-    Plain percentiles of the mean of six normal values cover 85 %, these 93 %. The expanded
-    percentile interval of T. Hesterberg, What Teachers Should Know About the Bootstrap (2015); the
-    quantile of Student's t by its Cornish-Fisher expansion.
-    """
-    z, nu = NormalDist().inv_cdf(0.975), seeds - 1
-    t = (
-        z
-        + (z**3 + z) / (4 * nu)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * nu**3)
-    )
-    return 1 - 2 * NormalDist().cdf(-math.sqrt(seeds / nu) * t)
-
-
 def _interval(
     count: int, statistic: Callable[[Picked], Floats]
 ) -> tuple[float | None, float | None]:
@@ -324,5 +306,5 @@ def _interval(
     if count < _FEWEST:
         return None, None
     drawn = statistic(np.random.default_rng(count).integers(0, count, (_RESAMPLES, count)))
-    tail = 50 * (1 - expanded(count))
+    tail = 100 * expanded_tail(count)
     return float(np.percentile(drawn, tail)), float(np.percentile(drawn, 100 - tail))
