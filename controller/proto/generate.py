@@ -71,9 +71,11 @@ def _rewrite_imports(text: str) -> str:
 
 
 def _service_stub(proto: FileDescriptorProto, stem: str) -> str:
-    """Type stub of a ``_pb2_grpc`` module whose methods are all unary, on grpc.aio."""
+    """Type stub of a ``_pb2_grpc`` module on grpc.aio; requests are never streams."""
     module = f"{stem}_pb2"
+    streams = any(method.server_streaming for each in proto.service for method in each.method)
     lines = [
+        *(["from collections.abc import AsyncIterator"] if streams else []),
         "from typing import Any",
         "",
         "import grpc.aio",
@@ -83,20 +85,23 @@ def _service_stub(proto: FileDescriptorProto, stem: str) -> str:
     ]
     for service in proto.service:
         methods = [
-            (method.name, *(f"{module}.{kind.rsplit('.', 1)[-1]}" for kind in
-             (method.input_type, method.output_type)))
+            (method.name, method.server_streaming,
+             *(f"{module}.{kind.rsplit('.', 1)[-1]}" for kind in
+               (method.input_type, method.output_type)))
             for method in service.method
         ]  # fmt: skip
         lines += [f"class {service.name}Stub:"]
         lines += ["    def __init__(self, channel: grpc.aio.Channel) -> None: ..."]
-        for name, request, reply in methods:
-            lines += [f"    {name}: grpc.aio.UnaryUnaryMultiCallable[{request}, {reply}]"]
+        for name, streamed, request, reply in methods:
+            kind = "UnaryStream" if streamed else "UnaryUnary"
+            lines += [f"    {name}: grpc.aio.{kind}MultiCallable[{request}, {reply}]"]
         lines += ["", f"class {service.name}Servicer:"]
-        for name, request, reply in methods:
+        for name, streamed, request, reply in methods:
             lines += [
-                f"    async def {name}(",
+                # A generator's call returns the iterator itself, not a coroutine.
+                f"    {'def' if streamed else 'async def'} {name}(",
                 f"        self, request: {request}, context: grpc.aio.ServicerContext[Any, Any]",
-                f"    ) -> {reply}: ...",
+                f"    ) -> {f'AsyncIterator[{reply}]' if streamed else reply}: ...",
             ]
         lines += [
             "",

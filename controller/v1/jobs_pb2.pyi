@@ -41,6 +41,30 @@ class MarkingChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MARKING_CHOICE_AUTO: _ClassVar[MarkingChoice]
     MARKING_CHOICE_ON: _ClassVar[MarkingChoice]
     MARKING_CHOICE_OFF: _ClassVar[MarkingChoice]
+
+class PathsChoice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PATHS_CHOICE_UNSPECIFIED: _ClassVar[PathsChoice]
+    PATHS_CHOICE_PLANNED: _ClassVar[PathsChoice]
+    PATHS_CHOICE_ECMP: _ClassVar[PathsChoice]
+
+class Followers(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FOLLOWERS_UNSPECIFIED: _ClassVar[Followers]
+    FOLLOWERS_EVERYWHERE: _ClassVar[Followers]
+    FOLLOWERS_TOR: _ClassVar[Followers]
+
+class JobEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_EVENT_KIND_UNSPECIFIED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_SNAPSHOT: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_SYNCED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_REGISTERED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_UPDATED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_PROGRAMMING: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_RELEASED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_EXPIRED: _ClassVar[JobEventKind]
+    JOB_EVENT_KIND_STATE: _ClassVar[JobEventKind]
 MATCH_KIND_UNSPECIFIED: MatchKind
 MATCH_KIND_DST_QP: MatchKind
 MATCH_KIND_PAIR: MatchKind
@@ -60,12 +84,31 @@ MARKING_CHOICE_UNSPECIFIED: MarkingChoice
 MARKING_CHOICE_AUTO: MarkingChoice
 MARKING_CHOICE_ON: MarkingChoice
 MARKING_CHOICE_OFF: MarkingChoice
+PATHS_CHOICE_UNSPECIFIED: PathsChoice
+PATHS_CHOICE_PLANNED: PathsChoice
+PATHS_CHOICE_ECMP: PathsChoice
+FOLLOWERS_UNSPECIFIED: Followers
+FOLLOWERS_EVERYWHERE: Followers
+FOLLOWERS_TOR: Followers
+JOB_EVENT_KIND_UNSPECIFIED: JobEventKind
+JOB_EVENT_KIND_SNAPSHOT: JobEventKind
+JOB_EVENT_KIND_SYNCED: JobEventKind
+JOB_EVENT_KIND_REGISTERED: JobEventKind
+JOB_EVENT_KIND_UPDATED: JobEventKind
+JOB_EVENT_KIND_PROGRAMMING: JobEventKind
+JOB_EVENT_KIND_RELEASED: JobEventKind
+JOB_EVENT_KIND_EXPIRED: JobEventKind
+JOB_EVENT_KIND_STATE: JobEventKind
 
 class Ring(_message.Message):
-    __slots__ = ("hosts",)
+    __slots__ = ("hosts", "channels", "rail")
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    RAIL_FIELD_NUMBER: _ClassVar[int]
     hosts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+    channels: int
+    rail: str
+    def __init__(self, hosts: _Optional[_Iterable[str]] = ..., channels: _Optional[int] = ..., rail: _Optional[str] = ...) -> None: ...
 
 class QueuePair(_message.Message):
     __slots__ = ("src", "dst", "dest_qp")
@@ -184,7 +227,7 @@ class MarkerParameters(_message.Message):
     def __init__(self, k: _Optional[float] = ..., tau: _Optional[_Union[Fraction, _Mapping]] = ..., t_win_us: _Optional[int] = ..., n_sample: _Optional[int] = ..., n_warmup: _Optional[int] = ..., alpha_max: _Optional[int] = ..., q_gate: _Optional[int] = ..., step_bits: _Optional[int] = ..., job_bits: _Optional[int] = ..., mode: _Optional[_Union[ProgressMode, str]] = ..., packets_per_step: _Optional[int] = ..., enabled: _Optional[bool] = ..., scope: _Optional[_Union[Scope, str]] = ..., marking: _Optional[_Union[MarkingDecision, _Mapping]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides", "uec_job_ids", "marking", "traffic")
+    __slots__ = ("name", "rings", "queue_pairs", "match", "tag", "profile", "overrides", "uec_job_ids", "marking", "traffic", "tenant", "paths", "followers", "lease_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RINGS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_PAIRS_FIELD_NUMBER: _ClassVar[int]
@@ -195,6 +238,10 @@ class JobSpec(_message.Message):
     UEC_JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     MARKING_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWERS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     rings: _containers.RepeatedCompositeFieldContainer[Ring]
     queue_pairs: _containers.RepeatedCompositeFieldContainer[QueuePair]
@@ -205,7 +252,31 @@ class JobSpec(_message.Message):
     uec_job_ids: _containers.RepeatedScalarFieldContainer[int]
     marking: MarkingChoice
     traffic: Traffic
-    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ..., uec_job_ids: _Optional[_Iterable[int]] = ..., marking: _Optional[_Union[MarkingChoice, str]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+    tenant: str
+    paths: PathsChoice
+    followers: Followers
+    lease_s: int
+    def __init__(self, name: _Optional[str] = ..., rings: _Optional[_Iterable[_Union[Ring, _Mapping]]] = ..., queue_pairs: _Optional[_Iterable[_Union[QueuePair, _Mapping]]] = ..., match: _Optional[_Union[MatchKind, str]] = ..., tag: _Optional[_Union[Tag, _Mapping]] = ..., profile: _Optional[str] = ..., overrides: _Optional[_Union[MarkerOverrides, _Mapping]] = ..., uec_job_ids: _Optional[_Iterable[int]] = ..., marking: _Optional[_Union[MarkingChoice, str]] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., tenant: _Optional[str] = ..., paths: _Optional[_Union[PathsChoice, str]] = ..., followers: _Optional[_Union[Followers, str]] = ..., lease_s: _Optional[int] = ...) -> None: ...
+
+class PathHop(_message.Message):
+    __slots__ = ("switch", "port")
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    switch: str
+    port: int
+    def __init__(self, switch: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class PlannedPath(_message.Message):
+    __slots__ = ("src", "dst", "dest_qp", "hops")
+    SRC_FIELD_NUMBER: _ClassVar[int]
+    DST_FIELD_NUMBER: _ClassVar[int]
+    DEST_QP_FIELD_NUMBER: _ClassVar[int]
+    HOPS_FIELD_NUMBER: _ClassVar[int]
+    src: str
+    dst: str
+    dest_qp: int
+    hops: _containers.RepeatedCompositeFieldContainer[PathHop]
+    def __init__(self, src: _Optional[str] = ..., dst: _Optional[str] = ..., dest_qp: _Optional[int] = ..., hops: _Optional[_Iterable[_Union[PathHop, _Mapping]]] = ...) -> None: ...
 
 class SwitchProgramming(_message.Message):
     __slots__ = ("switch", "phase", "detail", "cannot")
@@ -220,7 +291,7 @@ class SwitchProgramming(_message.Message):
     def __init__(self, switch: _Optional[str] = ..., phase: _Optional[_Union[_switches_pb2.SwitchPhase, str]] = ..., detail: _Optional[str] = ..., cannot: _Optional[bool] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "generation", "spec", "parameters", "programming", "created_unix_ms", "problem", "request_id")
+    __slots__ = ("id", "generation", "spec", "parameters", "programming", "created_unix_ms", "problem", "request_id", "lease_s", "lease_remaining_ms", "paths", "paths_choice", "owner", "moving")
     ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +300,12 @@ class Job(_message.Message):
     CREATED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    LEASE_REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    PATHS_CHOICE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
     id: int
     generation: int
     spec: JobSpec
@@ -237,23 +314,33 @@ class Job(_message.Message):
     created_unix_ms: int
     problem: str
     request_id: str
-    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., parameters: _Optional[_Union[MarkerParameters, _Mapping]] = ..., programming: _Optional[_Iterable[_Union[SwitchProgramming, _Mapping]]] = ..., created_unix_ms: _Optional[int] = ..., problem: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    lease_s: int
+    lease_remaining_ms: int
+    paths: _containers.RepeatedCompositeFieldContainer[PlannedPath]
+    paths_choice: PathsChoice
+    owner: str
+    moving: str
+    def __init__(self, id: _Optional[int] = ..., generation: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., parameters: _Optional[_Union[MarkerParameters, _Mapping]] = ..., programming: _Optional[_Iterable[_Union[SwitchProgramming, _Mapping]]] = ..., created_unix_ms: _Optional[int] = ..., problem: _Optional[str] = ..., request_id: _Optional[str] = ..., lease_s: _Optional[int] = ..., lease_remaining_ms: _Optional[int] = ..., paths: _Optional[_Iterable[_Union[PlannedPath, _Mapping]]] = ..., paths_choice: _Optional[_Union[PathsChoice, str]] = ..., owner: _Optional[str] = ..., moving: _Optional[str] = ...) -> None: ...
 
 class JobRef(_message.Message):
-    __slots__ = ("name", "id")
+    __slots__ = ("name", "id", "generation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("request_id", "spec")
+    __slots__ = ("request_id", "spec", "rebalance")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     spec: JobSpec
-    def __init__(self, request_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
+    rebalance: bool
+    def __init__(self, request_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., rebalance: _Optional[bool] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("job",)
@@ -274,10 +361,12 @@ class ReleaseResponse(_message.Message):
     def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "lease_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     job: JobRef
-    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
+    lease_s: int
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., lease_s: _Optional[int] = ...) -> None: ...
 
 class RenewResponse(_message.Message):
     __slots__ = ("job",)
@@ -312,6 +401,110 @@ class ListResponse(_message.Message):
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     next_page_token: str
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("jobs", "state_interval_ms", "tenant")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    STATE_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobRef]
+    state_interval_ms: int
+    tenant: str
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobRef, _Mapping]]] = ..., state_interval_ms: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+
+class JobEvent(_message.Message):
+    __slots__ = ("kind", "job", "state")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    kind: JobEventKind
+    job: Job
+    state: StateResponse
+    def __init__(self, kind: _Optional[_Union[JobEventKind, str]] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., state: _Optional[_Union[StateResponse, _Mapping]] = ...) -> None: ...
+
+class UpdateParametersRequest(_message.Message):
+    __slots__ = ("job", "changes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    job: JobRef
+    changes: MarkerOverrides
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., changes: _Optional[_Union[MarkerOverrides, _Mapping]] = ...) -> None: ...
+
+class UpdateParametersResponse(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: Job
+    def __init__(self, job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("spec", "job", "rebalance")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
+    spec: JobSpec
+    job: JobRef
+    rebalance: bool
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., job: _Optional[_Union[JobRef, _Mapping]] = ..., rebalance: _Optional[bool] = ...) -> None: ...
+
+class PlanLink(_message.Message):
+    __slots__ = ("src", "dst", "rate_bps", "edges_before", "edges_after", "edges_ecmp", "load_after", "load_ecmp")
+    SRC_FIELD_NUMBER: _ClassVar[int]
+    DST_FIELD_NUMBER: _ClassVar[int]
+    RATE_BPS_FIELD_NUMBER: _ClassVar[int]
+    EDGES_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    EDGES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    EDGES_ECMP_FIELD_NUMBER: _ClassVar[int]
+    LOAD_AFTER_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ECMP_FIELD_NUMBER: _ClassVar[int]
+    src: str
+    dst: str
+    rate_bps: int
+    edges_before: int
+    edges_after: int
+    edges_ecmp: float
+    load_after: float
+    load_ecmp: float
+    def __init__(self, src: _Optional[str] = ..., dst: _Optional[str] = ..., rate_bps: _Optional[int] = ..., edges_before: _Optional[int] = ..., edges_after: _Optional[int] = ..., edges_ecmp: _Optional[float] = ..., load_after: _Optional[float] = ..., load_ecmp: _Optional[float] = ...) -> None: ...
+
+class PlanResponse(_message.Message):
+    __slots__ = ("paths", "links", "inter_rack_edges", "intra_rack_edges", "max_load", "bound", "ecmp_max_load", "gain", "moved_jobs", "reason")
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    INTER_RACK_EDGES_FIELD_NUMBER: _ClassVar[int]
+    INTRA_RACK_EDGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOAD_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    ECMP_MAX_LOAD_FIELD_NUMBER: _ClassVar[int]
+    GAIN_FIELD_NUMBER: _ClassVar[int]
+    MOVED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    paths: _containers.RepeatedCompositeFieldContainer[PlannedPath]
+    links: _containers.RepeatedCompositeFieldContainer[PlanLink]
+    inter_rack_edges: int
+    intra_rack_edges: int
+    max_load: float
+    bound: float
+    ecmp_max_load: float
+    gain: float
+    moved_jobs: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, paths: _Optional[_Iterable[_Union[PlannedPath, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[PlanLink, _Mapping]]] = ..., inter_rack_edges: _Optional[int] = ..., intra_rack_edges: _Optional[int] = ..., max_load: _Optional[float] = ..., bound: _Optional[float] = ..., ecmp_max_load: _Optional[float] = ..., gain: _Optional[float] = ..., moved_jobs: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RebalanceRequest(_message.Message):
+    __slots__ = ("dry_run",)
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    def __init__(self, dry_run: _Optional[bool] = ...) -> None: ...
+
+class RebalanceResponse(_message.Message):
+    __slots__ = ("moved_jobs", "max_load_before", "max_load_after")
+    MOVED_JOBS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOAD_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    MAX_LOAD_AFTER_FIELD_NUMBER: _ClassVar[int]
+    moved_jobs: _containers.RepeatedScalarFieldContainer[str]
+    max_load_before: float
+    max_load_after: float
+    def __init__(self, moved_jobs: _Optional[_Iterable[str]] = ..., max_load_before: _Optional[float] = ..., max_load_after: _Optional[float] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ("job",)
@@ -368,13 +561,15 @@ class JobCounters(_message.Message):
     def __init__(self, data: _Optional[int] = ..., marks: _Optional[int] = ..., red_marks: _Optional[int] = ..., corrections: _Optional[int] = ..., advances: _Optional[int] = ...) -> None: ...
 
 class SwitchJobState(_message.Message):
-    __slots__ = ("switch", "blocks", "counters", "error")
+    __slots__ = ("switch", "blocks", "counters", "error", "read_unix_ms")
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    READ_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     switch: str
     blocks: _containers.RepeatedCompositeFieldContainer[BlockState]
     counters: JobCounters
     error: str
-    def __init__(self, switch: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[BlockState, _Mapping]]] = ..., counters: _Optional[_Union[JobCounters, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+    read_unix_ms: int
+    def __init__(self, switch: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[BlockState, _Mapping]]] = ..., counters: _Optional[_Union[JobCounters, _Mapping]] = ..., error: _Optional[str] = ..., read_unix_ms: _Optional[int] = ...) -> None: ...

@@ -39,15 +39,15 @@ class JobsStub:
                 request_serializer=ringstep_dot_v1_dot_jobs__pb2.RegisterRequest.SerializeToString,
                 response_deserializer=ringstep_dot_v1_dot_jobs__pb2.RegisterResponse.FromString,
                 _registered_method=True)
-        self.Release = channel.unary_unary(
-                '/ringstep.v1.Jobs/Release',
-                request_serializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.SerializeToString,
-                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.FromString,
-                _registered_method=True)
         self.Renew = channel.unary_unary(
                 '/ringstep.v1.Jobs/Renew',
                 request_serializer=ringstep_dot_v1_dot_jobs__pb2.RenewRequest.SerializeToString,
                 response_deserializer=ringstep_dot_v1_dot_jobs__pb2.RenewResponse.FromString,
+                _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/ringstep.v1.Jobs/Release',
+                request_serializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.FromString,
                 _registered_method=True)
         self.Get = channel.unary_unary(
                 '/ringstep.v1.Jobs/Get',
@@ -59,10 +59,30 @@ class JobsStub:
                 request_serializer=ringstep_dot_v1_dot_jobs__pb2.ListRequest.SerializeToString,
                 response_deserializer=ringstep_dot_v1_dot_jobs__pb2.ListResponse.FromString,
                 _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/ringstep.v1.Jobs/Watch',
+                request_serializer=ringstep_dot_v1_dot_jobs__pb2.WatchRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.JobEvent.FromString,
+                _registered_method=True)
+        self.UpdateParameters = channel.unary_unary(
+                '/ringstep.v1.Jobs/UpdateParameters',
+                request_serializer=ringstep_dot_v1_dot_jobs__pb2.UpdateParametersRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.UpdateParametersResponse.FromString,
+                _registered_method=True)
         self.State = channel.unary_unary(
                 '/ringstep.v1.Jobs/State',
                 request_serializer=ringstep_dot_v1_dot_jobs__pb2.StateRequest.SerializeToString,
                 response_deserializer=ringstep_dot_v1_dot_jobs__pb2.StateResponse.FromString,
+                _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/ringstep.v1.Jobs/Plan',
+                request_serializer=ringstep_dot_v1_dot_jobs__pb2.PlanRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.PlanResponse.FromString,
+                _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/ringstep.v1.Jobs/Rebalance',
+                request_serializer=ringstep_dot_v1_dot_jobs__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_jobs__pb2.RebalanceResponse.FromString,
                 _registered_method=True)
 
 
@@ -77,23 +97,28 @@ class JobsServicer:
         FAILED_PRECONDITION: a packet of the job would also match the rules of another live job, or no
         switch of its paths runs a program that can find its packets.
         INVALID_ARGUMENT: the text names the field and what would be right.
-        RESOURCE_EXHAUSTED: no Job_ID, state block or generation is free.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Release(self, request, context):
-        """Take a job's rules off the switches and put its Job_ID at the end of the queue for reuse.
-        NOT_FOUND: no live job of that name or id.
+        PERMISSION_DENIED: the caller may not register for this tenant.
+        RESOURCE_EXHAUSTED: no Job_ID, state block or generation is free, or the tenant's quota is used
+        up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """Say that a job is still alive. Jobs have no lease yet: the call tells whether it exists.
+        """Start a job's lease anew. A job whose lease ran out was released and is not found.
         NOT_FOUND: no live job of that name or id.
+        FAILED_PRECONDITION: JobRef.generation is not the job's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """Take a job's rules off the switches. Its Job_ID is not handed out again before its quarantine
+        is over, and then with another generation.
+        NOT_FOUND: no live job of that name or id.
+        FAILED_PRECONDITION: JobRef.generation is not the job's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -113,10 +138,43 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Watch(self, request, context):
+        """First every live job that is asked for (kind SNAPSHOT), then SYNCED, then what changes. A
+        reader that is slow misses states in between, never the last one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateParameters(self, request, context):
+        """Change marker parameters of a live job. The switches' state of the job stays: its generation
+        does not change. Scope, tag layout and match cannot change while a job lives.
+        INVALID_ARGUMENT: such a field, or a value out of range.
+        NOT_FOUND, FAILED_PRECONDITION: as Renew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def State(self, request, context):
         """Read a job's state blocks and counters from the switches, now. A switch that does not answer
         gets an entry with the reason.
         NOT_FOUND: no live job of that name or id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Plan(self, request, context):
+        """What the planner would do for a job, or did for a live one; changes nothing.
+        INVALID_ARGUMENT, NOT_FOUND: as Register and Get.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rebalance(self, request, context):
+        """Plan the paths of all live jobs anew and move what that moves, each job at a step boundary.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,15 +188,15 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=ringstep_dot_v1_dot_jobs__pb2.RegisterRequest.FromString,
                     response_serializer=ringstep_dot_v1_dot_jobs__pb2.RegisterResponse.SerializeToString,
             ),
-            'Release': grpc.unary_unary_rpc_method_handler(
-                    servicer.Release,
-                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.FromString,
-                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.SerializeToString,
-            ),
             'Renew': grpc.unary_unary_rpc_method_handler(
                     servicer.Renew,
                     request_deserializer=ringstep_dot_v1_dot_jobs__pb2.RenewRequest.FromString,
                     response_serializer=ringstep_dot_v1_dot_jobs__pb2.RenewResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.SerializeToString,
             ),
             'Get': grpc.unary_unary_rpc_method_handler(
                     servicer.Get,
@@ -150,10 +208,30 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=ringstep_dot_v1_dot_jobs__pb2.ListRequest.FromString,
                     response_serializer=ringstep_dot_v1_dot_jobs__pb2.ListResponse.SerializeToString,
             ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.WatchRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.JobEvent.SerializeToString,
+            ),
+            'UpdateParameters': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateParameters,
+                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.UpdateParametersRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.UpdateParametersResponse.SerializeToString,
+            ),
             'State': grpc.unary_unary_rpc_method_handler(
                     servicer.State,
                     request_deserializer=ringstep_dot_v1_dot_jobs__pb2.StateRequest.FromString,
                     response_serializer=ringstep_dot_v1_dot_jobs__pb2.StateResponse.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.PlanRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.PlanResponse.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=ringstep_dot_v1_dot_jobs__pb2.RebalanceRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_jobs__pb2.RebalanceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -194,33 +272,6 @@ class Jobs:
             _registered_method=True)
 
     @staticmethod
-    def Release(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/ringstep.v1.Jobs/Release',
-            ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.SerializeToString,
-            ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def Renew(request,
             target,
             options=(),
@@ -237,6 +288,33 @@ class Jobs:
             '/ringstep.v1.Jobs/Renew',
             ringstep_dot_v1_dot_jobs__pb2.RenewRequest.SerializeToString,
             ringstep_dot_v1_dot_jobs__pb2.RenewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Jobs/Release',
+            ringstep_dot_v1_dot_jobs__pb2.ReleaseRequest.SerializeToString,
+            ringstep_dot_v1_dot_jobs__pb2.ReleaseResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -302,6 +380,60 @@ class Jobs:
             _registered_method=True)
 
     @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringstep.v1.Jobs/Watch',
+            ringstep_dot_v1_dot_jobs__pb2.WatchRequest.SerializeToString,
+            ringstep_dot_v1_dot_jobs__pb2.JobEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateParameters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Jobs/UpdateParameters',
+            ringstep_dot_v1_dot_jobs__pb2.UpdateParametersRequest.SerializeToString,
+            ringstep_dot_v1_dot_jobs__pb2.UpdateParametersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def State(request,
             target,
             options=(),
@@ -318,6 +450,60 @@ class Jobs:
             '/ringstep.v1.Jobs/State',
             ringstep_dot_v1_dot_jobs__pb2.StateRequest.SerializeToString,
             ringstep_dot_v1_dot_jobs__pb2.StateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Jobs/Plan',
+            ringstep_dot_v1_dot_jobs__pb2.PlanRequest.SerializeToString,
+            ringstep_dot_v1_dot_jobs__pb2.PlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Jobs/Rebalance',
+            ringstep_dot_v1_dot_jobs__pb2.RebalanceRequest.SerializeToString,
+            ringstep_dot_v1_dot_jobs__pb2.RebalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,31 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aringstep/v1/switches.proto\x12\x0bringstep.v1\"\xa4\x01\n\x0cSwitchStatus\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.ringstep.v1.SwitchPhase\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x17\n\x0f\x64\x65sired_entries\x18\x03 \x01(\r\x12\x17\n\x0fupdates_written\x18\x04 \x01(\x04\x12\x17\n\x0f\x66oreign_removed\x18\x05 \x01(\x04\x12\x10\n\x08sessions\x18\x06 \x01(\x04\"s\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12)\n\x06status\x18\x05 \x01(\x0b\x32\x19.ringstep.v1.SwitchStatus\"D\n\x10\x41\x64\x64SwitchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tdevice_id\x18\x03 \x01(\x04\"8\n\x11\x41\x64\x64SwitchResponse\x12#\n\x06switch\x18\x01 \x01(\x0b\x32\x13.ringstep.v1.Switch\"#\n\x13RemoveSwitchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveSwitchResponse\"\x15\n\x13ListSwitchesRequest\"=\n\x14ListSwitchesResponse\x12%\n\x08switches\x18\x01 \x03(\x0b\x32\x13.ringstep.v1.Switch*\xd7\x01\n\x0bSwitchPhase\x12\x1c\n\x18SWITCH_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SWITCH_PHASE_UNMANAGED\x10\x01\x12\x1b\n\x17SWITCH_PHASE_CONNECTING\x10\x02\x12!\n\x1dSWITCH_PHASE_PUSHING_PIPELINE\x10\x03\x12\x1c\n\x18SWITCH_PHASE_PROGRAMMING\x10\x04\x12\x18\n\x14SWITCH_PHASE_IN_SYNC\x10\x05\x12\x16\n\x12SWITCH_PHASE_ERROR\x10\x06\x32\xec\x01\n\x08Switches\x12\x44\n\x03\x41\x64\x64\x12\x1d.ringstep.v1.AddSwitchRequest\x1a\x1e.ringstep.v1.AddSwitchResponse\x12M\n\x06Remove\x12 .ringstep.v1.RemoveSwitchRequest\x1a!.ringstep.v1.RemoveSwitchResponse\x12K\n\x04List\x12 .ringstep.v1.ListSwitchesRequest\x1a!.ringstep.v1.ListSwitchesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aringstep/v1/switches.proto\x12\x0bringstep.v1\"\xe1\x02\n\x0cSwitchStatus\x12\'\n\x05phase\x18\x01 \x01(\x0e\x32\x18.ringstep.v1.SwitchPhase\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x17\n\x0f\x64\x65sired_entries\x18\x03 \x01(\r\x12\x17\n\x0fupdates_written\x18\x04 \x01(\x04\x12\x17\n\x0f\x66oreign_removed\x18\x05 \x01(\x04\x12\x10\n\x08sessions\x18\x06 \x01(\x04\x12\x0f\n\x07pending\x18\x07 \x01(\r\x12\x15\n\rdrift_missing\x18\x08 \x01(\r\x12\x15\n\rdrift_changed\x18\t \x01(\r\x12\x15\n\rdrift_foreign\x18\n \x01(\r\x12\x17\n\x0f\x61udited_unix_ms\x18\x0b \x01(\x03\x12\x14\n\x0c\x66oreign_kept\x18\x0c \x01(\r\x12\x0f\n\x07refused\x18\r \x03(\t\x12\x15\n\rrefused_count\x18\x0e \x01(\r\x12\x0e\n\x06\x64rifts\x18\x0f \x01(\x04\"\x98\x01\n\x06Switch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tdevice_id\x18\x02 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04role\x18\x04 \x01(\t\x12)\n\x06status\x18\x05 \x01(\x0b\x32\x19.ringstep.v1.SwitchStatus\x12\x0f\n\x07\x64rained\x18\x06 \x01(\x08\x12\x12\n\ndown_ports\x18\x07 \x03(\r\"D\n\x10\x41\x64\x64SwitchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x11\n\tdevice_id\x18\x03 \x01(\x04\"8\n\x11\x41\x64\x64SwitchResponse\x12#\n\x06switch\x18\x01 \x01(\x0b\x32\x13.ringstep.v1.Switch\"#\n\x13RemoveSwitchRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveSwitchResponse\"\x15\n\x13ListSwitchesRequest\"=\n\x14ListSwitchesResponse\x12%\n\x08switches\x18\x01 \x03(\x0b\x32\x13.ringstep.v1.Switch\"-\n\x0c\x44rainRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64rained\x18\x02 \x01(\x08\"H\n\rDrainResponse\x12#\n\x06switch\x18\x01 \x01(\x0b\x32\x13.ringstep.v1.Switch\x12\x12\n\nmoved_jobs\x18\x02 \x03(\t\":\n\x0eSetLinkRequest\x12\x0e\n\x06switch\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\x12\n\n\x02up\x18\x03 \x01(\x08\"%\n\x0fSetLinkResponse\x12\x12\n\nmoved_jobs\x18\x01 \x03(\t\"\x17\n\x15ReloadTopologyRequest\"A\n\x16ReloadTopologyResponse\x12\x12\n\nmoved_jobs\x18\x01 \x03(\t\x12\x13\n\x0b\x62roken_jobs\x18\x02 \x03(\t\"\x16\n\x14WatchSwitchesRequest\"B\n\x0bSwitchEvent\x12#\n\x06switch\x18\x01 \x01(\x0b\x32\x13.ringstep.v1.Switch\x12\x0e\n\x06synced\x18\x02 \x01(\x08*\xd7\x01\n\x0bSwitchPhase\x12\x1c\n\x18SWITCH_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16SWITCH_PHASE_UNMANAGED\x10\x01\x12\x1b\n\x17SWITCH_PHASE_CONNECTING\x10\x02\x12!\n\x1dSWITCH_PHASE_PUSHING_PIPELINE\x10\x03\x12\x1c\n\x18SWITCH_PHASE_PROGRAMMING\x10\x04\x12\x18\n\x14SWITCH_PHASE_IN_SYNC\x10\x05\x12\x16\n\x12SWITCH_PHASE_ERROR\x10\x06\x32\x95\x04\n\x08Switches\x12\x44\n\x03\x41\x64\x64\x12\x1d.ringstep.v1.AddSwitchRequest\x1a\x1e.ringstep.v1.AddSwitchResponse\x12M\n\x06Remove\x12 .ringstep.v1.RemoveSwitchRequest\x1a!.ringstep.v1.RemoveSwitchResponse\x12K\n\x04List\x12 .ringstep.v1.ListSwitchesRequest\x1a!.ringstep.v1.ListSwitchesResponse\x12>\n\x05\x44rain\x12\x19.ringstep.v1.DrainRequest\x1a\x1a.ringstep.v1.DrainResponse\x12\x44\n\x07SetLink\x12\x1b.ringstep.v1.SetLinkRequest\x1a\x1c.ringstep.v1.SetLinkResponse\x12Y\n\x0eReloadTopology\x12\".ringstep.v1.ReloadTopologyRequest\x1a#.ringstep.v1.ReloadTopologyResponse\x12\x46\n\x05Watch\x12!.ringstep.v1.WatchSwitchesRequest\x1a\x18.ringstep.v1.SwitchEvent0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ringstep.v1.switches_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SWITCHPHASE']._serialized_start=603
-  _globals['_SWITCHPHASE']._serialized_end=818
+  _globals['_SWITCHPHASE']._serialized_start=1234
+  _globals['_SWITCHPHASE']._serialized_end=1449
   _globals['_SWITCHSTATUS']._serialized_start=44
-  _globals['_SWITCHSTATUS']._serialized_end=208
-  _globals['_SWITCH']._serialized_start=210
-  _globals['_SWITCH']._serialized_end=325
-  _globals['_ADDSWITCHREQUEST']._serialized_start=327
-  _globals['_ADDSWITCHREQUEST']._serialized_end=395
-  _globals['_ADDSWITCHRESPONSE']._serialized_start=397
-  _globals['_ADDSWITCHRESPONSE']._serialized_end=453
-  _globals['_REMOVESWITCHREQUEST']._serialized_start=455
-  _globals['_REMOVESWITCHREQUEST']._serialized_end=490
-  _globals['_REMOVESWITCHRESPONSE']._serialized_start=492
-  _globals['_REMOVESWITCHRESPONSE']._serialized_end=514
-  _globals['_LISTSWITCHESREQUEST']._serialized_start=516
-  _globals['_LISTSWITCHESREQUEST']._serialized_end=537
-  _globals['_LISTSWITCHESRESPONSE']._serialized_start=539
-  _globals['_LISTSWITCHESRESPONSE']._serialized_end=600
-  _globals['_SWITCHES']._serialized_start=821
-  _globals['_SWITCHES']._serialized_end=1057
+  _globals['_SWITCHSTATUS']._serialized_end=397
+  _globals['_SWITCH']._serialized_start=400
+  _globals['_SWITCH']._serialized_end=552
+  _globals['_ADDSWITCHREQUEST']._serialized_start=554
+  _globals['_ADDSWITCHREQUEST']._serialized_end=622
+  _globals['_ADDSWITCHRESPONSE']._serialized_start=624
+  _globals['_ADDSWITCHRESPONSE']._serialized_end=680
+  _globals['_REMOVESWITCHREQUEST']._serialized_start=682
+  _globals['_REMOVESWITCHREQUEST']._serialized_end=717
+  _globals['_REMOVESWITCHRESPONSE']._serialized_start=719
+  _globals['_REMOVESWITCHRESPONSE']._serialized_end=741
+  _globals['_LISTSWITCHESREQUEST']._serialized_start=743
+  _globals['_LISTSWITCHESREQUEST']._serialized_end=764
+  _globals['_LISTSWITCHESRESPONSE']._serialized_start=766
+  _globals['_LISTSWITCHESRESPONSE']._serialized_end=827
+  _globals['_DRAINREQUEST']._serialized_start=829
+  _globals['_DRAINREQUEST']._serialized_end=874
+  _globals['_DRAINRESPONSE']._serialized_start=876
+  _globals['_DRAINRESPONSE']._serialized_end=948
+  _globals['_SETLINKREQUEST']._serialized_start=950
+  _globals['_SETLINKREQUEST']._serialized_end=1008
+  _globals['_SETLINKRESPONSE']._serialized_start=1010
+  _globals['_SETLINKRESPONSE']._serialized_end=1047
+  _globals['_RELOADTOPOLOGYREQUEST']._serialized_start=1049
+  _globals['_RELOADTOPOLOGYREQUEST']._serialized_end=1072
+  _globals['_RELOADTOPOLOGYRESPONSE']._serialized_start=1074
+  _globals['_RELOADTOPOLOGYRESPONSE']._serialized_end=1139
+  _globals['_WATCHSWITCHESREQUEST']._serialized_start=1141
+  _globals['_WATCHSWITCHESREQUEST']._serialized_end=1163
+  _globals['_SWITCHEVENT']._serialized_start=1165
+  _globals['_SWITCHEVENT']._serialized_end=1231
+  _globals['_SWITCHES']._serialized_start=1452
+  _globals['_SWITCHES']._serialized_end=1985
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,26 @@ class SwitchesStub:
                 request_serializer=ringstep_dot_v1_dot_switches__pb2.ListSwitchesRequest.SerializeToString,
                 response_deserializer=ringstep_dot_v1_dot_switches__pb2.ListSwitchesResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/ringstep.v1.Switches/Drain',
+                request_serializer=ringstep_dot_v1_dot_switches__pb2.DrainRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_switches__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.SetLink = channel.unary_unary(
+                '/ringstep.v1.Switches/SetLink',
+                request_serializer=ringstep_dot_v1_dot_switches__pb2.SetLinkRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_switches__pb2.SetLinkResponse.FromString,
+                _registered_method=True)
+        self.ReloadTopology = channel.unary_unary(
+                '/ringstep.v1.Switches/ReloadTopology',
+                request_serializer=ringstep_dot_v1_dot_switches__pb2.ReloadTopologyRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_switches__pb2.ReloadTopologyResponse.FromString,
+                _registered_method=True)
+        self.Watch = channel.unary_stream(
+                '/ringstep.v1.Switches/Watch',
+                request_serializer=ringstep_dot_v1_dot_switches__pb2.WatchSwitchesRequest.SerializeToString,
+                response_deserializer=ringstep_dot_v1_dot_switches__pb2.SwitchEvent.FromString,
+                _registered_method=True)
 
 
 class SwitchesServicer:
@@ -81,6 +101,41 @@ class SwitchesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Lead traffic around a switch, or end that: paths and ECMP leave it out, jobs move at a step
+        boundary, and its own tables stay as they are for packets under way. Survives restarts.
+        NOT_FOUND: no such switch.
+        FAILED_PRECONDITION: hosts would be cut off; the text names them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLink(self, request, context):
+        """Say that a link between switches failed, or works again: paths and ECMP follow at once.
+        Survives restarts.
+        NOT_FOUND: no such switch, or no link at that port.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReloadTopology(self, request, context):
+        """Read the topology file again and follow it: moved hosts, new links.
+        INVALID_ARGUMENT: the file cannot be used; everything stays as it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Watch(self, request, context):
+        """First every switch, then each one that changes. A reader that is slow misses states in between,
+        never the last one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SwitchesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +153,26 @@ def add_SwitchesServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=ringstep_dot_v1_dot_switches__pb2.ListSwitchesRequest.FromString,
                     response_serializer=ringstep_dot_v1_dot_switches__pb2.ListSwitchesResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=ringstep_dot_v1_dot_switches__pb2.DrainRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_switches__pb2.DrainResponse.SerializeToString,
+            ),
+            'SetLink': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLink,
+                    request_deserializer=ringstep_dot_v1_dot_switches__pb2.SetLinkRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_switches__pb2.SetLinkResponse.SerializeToString,
+            ),
+            'ReloadTopology': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReloadTopology,
+                    request_deserializer=ringstep_dot_v1_dot_switches__pb2.ReloadTopologyRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_switches__pb2.ReloadTopologyResponse.SerializeToString,
+            ),
+            'Watch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Watch,
+                    request_deserializer=ringstep_dot_v1_dot_switches__pb2.WatchSwitchesRequest.FromString,
+                    response_serializer=ringstep_dot_v1_dot_switches__pb2.SwitchEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -182,6 +257,114 @@ class Switches:
             '/ringstep.v1.Switches/List',
             ringstep_dot_v1_dot_switches__pb2.ListSwitchesRequest.SerializeToString,
             ringstep_dot_v1_dot_switches__pb2.ListSwitchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Switches/Drain',
+            ringstep_dot_v1_dot_switches__pb2.DrainRequest.SerializeToString,
+            ringstep_dot_v1_dot_switches__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Switches/SetLink',
+            ringstep_dot_v1_dot_switches__pb2.SetLinkRequest.SerializeToString,
+            ringstep_dot_v1_dot_switches__pb2.SetLinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReloadTopology(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringstep.v1.Switches/ReloadTopology',
+            ringstep_dot_v1_dot_switches__pb2.ReloadTopologyRequest.SerializeToString,
+            ringstep_dot_v1_dot_switches__pb2.ReloadTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Watch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringstep.v1.Switches/Watch',
+            ringstep_dot_v1_dot_switches__pb2.WatchSwitchesRequest.SerializeToString,
+            ringstep_dot_v1_dot_switches__pb2.SwitchEvent.FromString,
             options,
             channel_credentials,
             insecure,
