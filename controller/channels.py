@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 
+import grpc
 import grpc.aio
 
 MAX_METADATA_BYTES = 4 << 20
@@ -12,6 +14,24 @@ of 8 KiB cuts that off after some sixty updates."""
 MAX_MESSAGE_BYTES = 64 << 20
 _MIN_BACKOFF_MS = 100
 _MAX_BACKOFF_MS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTls:
+    """TLS of a connection that we open; PEM texts. Never printed: ``key`` is a secret.
+
+    ``roots``: certificates of the authorities to trust; None: those of the system. ``cert`` and
+    ``key``: who we are, where the other side asks. ``server_name``: the name that its certificate
+    must carry, where that is not the host of the address.
+    """
+
+    roots: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+    server_name: str = ""
+
+    def __repr__(self) -> str:
+        return "ChannelTls(...)"
 
 
 def is_loopback(target: str) -> bool:
@@ -25,13 +45,18 @@ def is_loopback(target: str) -> bool:
         return False
 
 
-def open_channel(target: str) -> grpc.aio.Channel:
-    """Return a channel to ``HOST:PORT``.
+def open_channel(
+    target: str, tls: ChannelTls | None = None, *, keepalive_s: float | None = None
+) -> grpc.aio.Channel:
+    """Return a channel to ``HOST:PORT``, with TLS where ``tls`` is given.
+
+    ``keepalive_s``: ask the other side this often whether it is still there, and give up the
+    connection where it does not answer as long again.
 
     A proxy from the environment (``http_proxy``) is never asked for a loopback address: it would
     connect to its own.
     """
-    options: list[tuple[str, int]] = [
+    options: list[tuple[str, int | str]] = [
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -43,4 +68,15 @@ def open_channel(target: str) -> grpc.aio.Channel:
     ]
     if is_loopback(target):
         options.append(("grpc.enable_http_proxy", 0))
-    return grpc.aio.insecure_channel(target, options=options)
+    if keepalive_s is not None:
+        options += [
+            ("grpc.keepalive_time_ms", round(keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", round(keepalive_s * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+    if tls is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    if tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.cert)
+    return grpc.aio.secure_channel(target, credentials, options=options)

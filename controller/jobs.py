@@ -35,6 +35,10 @@ MAX_EDGES = 65536
 """Bound on the edges of one job, so that one request cannot occupy the controller."""
 PERSISTENT = "persistent"
 """Sender with one connection per neighbour, as the advice calls it."""
+QP_PER_STEP = "qp_per_step"
+"""Sender with a queue pair or source port per step."""
+MAX_LEASE_S = 365 * 86400
+MAX_CHANNELS = 1024
 T = TypeVar("T")
 _NO_GATE = -1
 _QP_BITS = 24
@@ -63,6 +67,21 @@ class Marking(StrEnum):
     AUTO = "auto"
     ON = "on"
     OFF = "off"
+
+
+class PathsChoice(StrEnum):
+    """How a job's packets find their way."""
+
+    AUTO = "auto"
+    PLANNED = "planned"
+    ECMP = "ecmp"
+
+
+class Followers(StrEnum):
+    """Which switches of a job's paths hold its parameters and state blocks."""
+
+    EVERYWHERE = "everywhere"
+    TOR = "tor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,26 @@ class JobSpec:
     """JobIDs of the job's Ultra Ethernet packets, ascending; only with :attr:`MatchKind.UEC`."""
     marking: Marking = Marking.AUTO
     traffic: Traffic = Traffic()
+    tenant: str = ""
+    """Who the job counts for; empty: left to the caller's token."""
+    paths: PathsChoice = PathsChoice.AUTO
+    followers: Followers = Followers.EVERYWHERE
+    lease_s: int = 0
+    """0: left to the controller's configuration."""
+    channels: tuple[int, ...] = ()
+    """Channels per ring, in the order of ``rings``; an absent one counts as 1."""
+
+    @property
+    def planned(self) -> bool:
+        """Whether edges between racks are pinned to paths of their own.
+
+        Only a rule that names one edge can pin it, and a sender with a queue pair per step loses
+        by a path that stays (docs/planning.md).
+        """
+        pinnable = self.match in {MatchKind.DST_QP, MatchKind.PAIR}
+        if self.paths is PathsChoice.AUTO:
+            return pinnable and self.traffic.sender != QP_PER_STEP
+        return pinnable and self.paths is PathsChoice.PLANNED
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -141,6 +180,16 @@ _MARKING = {
     jobs_pb2.MARKING_CHOICE_AUTO: Marking.AUTO,
     jobs_pb2.MARKING_CHOICE_ON: Marking.ON,
     jobs_pb2.MARKING_CHOICE_OFF: Marking.OFF,
+}
+_PATHS = {
+    jobs_pb2.PATHS_CHOICE_UNSPECIFIED: PathsChoice.AUTO,
+    jobs_pb2.PATHS_CHOICE_PLANNED: PathsChoice.PLANNED,
+    jobs_pb2.PATHS_CHOICE_ECMP: PathsChoice.ECMP,
+}
+_FOLLOWERS = {
+    jobs_pb2.FOLLOWERS_UNSPECIFIED: Followers.EVERYWHERE,
+    jobs_pb2.FOLLOWERS_EVERYWHERE: Followers.EVERYWHERE,
+    jobs_pb2.FOLLOWERS_TOR: Followers.TOR,
 }
 _CARRIERS = {
     jobs_pb2.TAG_CARRIER_SPORT: JobCarrier.SPORT,
@@ -209,7 +258,60 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         uec_job_ids=_uec_job_ids(message, match),
         marking=marking,
         traffic=_traffic(message.traffic),
+        tenant=_tenant(message.tenant),
+        paths=_paths(message, match),
+        followers=_followers(message),
+        lease_s=lease_from(message.lease_s, "spec.lease_s"),
+        channels=_channels(message),
     )
+
+
+def _tenant(name: str) -> str:
+    if name and not NAME.match(name):
+        raise SpecError("spec.tenant", f"{name!r} is not a tenant's name, such as research")
+    return name
+
+
+def _paths(message: jobs_pb2.JobSpec, match: MatchKind) -> PathsChoice:
+    choice = _PATHS.get(message.paths)
+    if choice is None:
+        raise SpecError("spec.paths", f"{message.paths}: use PLANNED or ECMP")
+    if choice is PathsChoice.PLANNED and match not in {MatchKind.DST_QP, MatchKind.PAIR}:
+        raise SpecError(
+            "spec.paths",
+            f"PLANNED, but match is {match.name}: one rule finds the packets of all edges, and "
+            "cannot pin each to a path of its own; match by PAIR or DST_QP, or take ECMP",
+        )
+    return choice
+
+
+def _followers(message: jobs_pb2.JobSpec) -> Followers:
+    followers = _FOLLOWERS.get(message.followers)
+    if followers is None:
+        raise SpecError("spec.followers", f"{message.followers}: use EVERYWHERE or TOR")
+    return followers
+
+
+def lease_from(seconds: int, field: str) -> int:
+    """Return a lease in seconds; 0 means that none was asked for.
+
+    Raises:
+        SpecError: longer than a year.
+    """
+    if seconds > MAX_LEASE_S:
+        raise SpecError(field, f"{seconds}: must be at most {MAX_LEASE_S}, a year, in seconds")
+    return seconds
+
+
+def _channels(message: jobs_pb2.JobSpec) -> tuple[int, ...]:
+    for index, ring in enumerate(message.rings, start=1):
+        if ring.channels > MAX_CHANNELS:
+            raise SpecError(
+                f"spec.rings[{index}].channels", f"{ring.channels}: use at most {MAX_CHANNELS}"
+            )
+        if ring.rail and not NAME.match(ring.rail):
+            raise SpecError(f"spec.rings[{index}].rail", f"{ring.rail!r} is not a name")
+    return tuple(ring.channels or 1 for ring in message.rings)
 
 
 def _marking(message: jobs_pb2.JobSpec) -> Marking:
