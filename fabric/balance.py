@@ -256,6 +256,7 @@ class Balancer:
         fixed: which flows must stay on the path they have.
         scale: how loads compare.
         limits: relative load per trunk that no plan can be expected to go below.
+        load: load per trunk that is none of the flows', and stays.
     """
 
     def __init__(
@@ -266,6 +267,7 @@ class Balancer:
         fixed: Sequence[bool],
         scale: Scale,
         limits: Sequence[int],
+        load: Sequence[int] = (),
     ) -> None:
         self._graph = graph
         self._flows = flows
@@ -273,7 +275,7 @@ class Balancer:
         self._scale = scale
         self._limits = limits
         self._budget = 0
-        self._load = [0] * len(graph.trunks)
+        self._load = list(load) or [0] * len(graph.trunks)
         self._movable: list[set[int]] = [set() for _ in graph.trunks]
         self.paths: list[Path | None] = [None] * len(flows)
         for i, path in enumerate(paths):
@@ -281,9 +283,13 @@ class Balancer:
                 self._put(i, path)
 
     def worst(self) -> tuple[int, int]:
-        """Return the highest relative load of a trunk, and the sum of the squares of all."""
+        """Return the highest relative load of a trunk, and the sum of the squares of all.
+
+        A trunk that carries nothing but what stays does not count as the highest.
+        """
         levels = [self._scale.of_trunk(t, load) for t, load in enumerate(self._load)]
-        return max(levels, default=0), sum(level * level for level in levels)
+        highest = max((levels[t] for t, flows in enumerate(self._movable) if flows), default=0)
+        return highest, sum(level * level for level in levels)
 
     def fill(self) -> None:
         """Give every flow without a path the one whose fullest trunk ends up least full."""
@@ -301,7 +307,8 @@ class Balancer:
         evening = False
         highest = max(self._limits, default=0)
         stuck: set[int] = set()
-        over = {t for t in range(len(self._load)) if self._level(t) > self._limits[t]}
+        over = {t for t, flows in enumerate(self._movable) if flows}
+        over = {t for t in over if self._level(t) > self._limits[t]}
         while self._budget > 0:
             candidates = [t for t in over if t not in stuck]
             if not candidates:

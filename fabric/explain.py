@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ringstep.fabric.balance import Flow
 from ringstep.fabric.ecmp import FlowKey, ecmp_index
 from ringstep.fabric.pathgraph import DirectedLink, Fabric, PathGraph
 from ringstep.fabric.planner import Cut, Demand, LinkLoad, Plan, PlanError
@@ -256,6 +257,64 @@ def forecast_ecmp(plan: Plan, samples: int = 32, seed: int = 0) -> EcmpForecast:
     )
 
 
+@dataclass(frozen=True)
+class EcmpBeside:
+    """What new flows make of the links under ECMP, beside what these carry; by number of the link.
+
+    Attributes:
+        edges: flows per link, a mean.
+        load: their weight per link, a mean.
+        max_relative: relative load of the fullest link that a flow takes, the others' load
+            included; the mean over the draws.
+    """
+
+    edges: tuple[float, ...]
+    load: tuple[float, ...]
+    max_relative: float
+
+
+def ecmp_beside(
+    graph: PathGraph,
+    flows: Sequence[Flow],
+    load: Sequence[int],
+    samples: int = 32,
+    seed: int = 0,
+) -> EcmpBeside:
+    """Return what links carry if ECMP chooses the paths of new flows beside ``load`` per link.
+
+    A flow of weight w is w connections, each hashed on its own; very many are drawn as one.
+    """
+    every = [link for of_trunk in graph.links for link in of_trunk]
+    crossing = [flow for flow in flows if flow.source != flow.target]
+    apart = sum(flow.weight for flow in crossing) <= _MOST_CONNECTIONS
+    connections = [
+        (flow.source, flow.target) for flow in crossing for _ in range(flow.weight if apart else 1)
+    ]
+    sizes = np.array([flow.weight for flow in crossing], dtype=np.float64)
+    times = sizes.astype(np.int64) if apart else np.ones(len(crossing), dtype=np.int64)
+    weights, parts = np.repeat(sizes / times, times), np.repeat(1 / times, times)
+    rate = np.array([link.rate_bps for link in every], dtype=np.float64)
+    share = rate.max(initial=1.0) / rate if len(rate) else rate
+    held = np.array(load, dtype=np.float64)
+    edges, total = np.zeros(len(every)), np.zeros(len(every))
+    highest = []
+    routes, rng = _Routes(graph), np.random.Generator(np.random.PCG64(seed))
+    for _ in range(samples):
+        count, mine = np.zeros(len(every)), np.zeros(len(every))
+        for flow, link in routes.draw(connections, rng):
+            count += np.bincount(link, parts[flow], minlength=len(every))
+            mine += np.bincount(link, weights[flow], minlength=len(every))
+        edges += count
+        total += mine
+        highest.append(float((((mine + held) * share)[mine > 0]).max(initial=0.0)))
+    return EcmpBeside(
+        tuple((edges / samples).tolist()),
+        tuple((total / samples).tolist()),
+        sum(highest) / samples,
+    )
+
+
+_MOST_CONNECTIONS = 1 << 18
 _Ints = npt.NDArray[np.int64]
 _Step = tuple[_Ints, _Ints]
 """Flows that take one more hop, and the link that each takes."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
+from ringstep.fabric.memo import Same
 from ringstep.fabric.model import Topology
 from ringstep.fabric.rings import ring_edges
 
@@ -54,7 +56,8 @@ class JobFacts:
 
     ``step_bytes`` is what a rank sends per ring step and channel; ``ring`` the length of a ring.
     ``crossing`` is False where no ring edge leaves its rack, ``plannable`` where paths cannot be
-    pinned (switches that only know ECMP, rings that the controller is not told).
+    pinned (switches that only know ECMP, rings that the controller is not told); ``pinned`` where
+    they are in any case, and only marking is to be decided on.
 
     Raises:
         FactError: a value that no job has.
@@ -67,8 +70,10 @@ class JobFacts:
     form: Literal["ring", "ring_2d"] = "ring"
     crossing: bool = True
     plannable: bool = True
+    pinned: bool = False
 
     def __post_init__(self) -> None:
+        _require(self.plannable or not self.pinned, "pinned but not plannable", "one of the two")
         _require(1 <= self.step_bytes < 1 << 50, f"{self.step_bytes} bytes per step", "1 or more")
         _require(2 <= self.ring <= 1 << 20, f"a ring of {self.ring}", "2 ranks or more")
 
@@ -91,22 +96,20 @@ def fabric_facts(
     """
     unknown = [host for host in hosts if host not in topology.hosts]
     if unknown:
-        known = ", ".join(list(topology.hosts)[:8])
-        raise FactError(f"{unknown[0]!r} is no host of {topology.source}; it has {known}")
+        some = ", ".join(list(topology.hosts)[:8])
+        raise FactError(f"{unknown[0]!r} is no host of {topology.source}; it has {some}")
     chosen = tuple(hosts) or tuple(topology.hosts)
     if len(chosen) < 2:
         raise FactError(f"{topology.source} has fewer than two hosts; a ring needs two")
-    wanted = set(chosen)
-    access = [link for link in topology.links if {link.a.node, link.b.node} & wanted]
-    reds = [link.red.q_min for link in topology.links if link.red is not None]
+    known = _known(Same(topology))
     if rtt_ns is None:
         rtt_ns = _rtt_ns(topology, chosen, ring=bool(hosts))
     return FabricFacts(
-        rate_bps=min(link.rate_bps for link in access),
+        rate_bps=min(known.rates[host] for host in chosen),
         rtt_ns=rtt_ns,
-        oversubscription=_oversubscription(topology),
+        oversubscription=known.oversubscription,
         mtu=mtu,
-        red_q_min=min(reds, default=None),
+        red_q_min=known.red_q_min,
     )
 
 
@@ -124,16 +127,15 @@ def leaves_its_rack(topology: Topology, ring: Sequence[str]) -> bool:
 
 
 def _rtt_ns(topology: Topology, hosts: Sequence[str], *, ring: bool) -> int:
-    delays = {name: _delays(topology, name) for name in _switches_of(topology, hosts)}
-    access = {(link.a.node, link.b.node): link.delay_ns for link in topology.links}
-    access |= {(b, a): delay for (a, b), delay in access.items()}
+    known = _known(Same(topology))
+    access = known.access
 
     def one_way(src: str, dst: str) -> int | None:
         ways = [
             access[src, first.node] + between + access[last.node, dst]
             for first in topology.attachments(src)
             for last in topology.attachments(dst)
-            if (between := delays[first.node].get(last.node)) is not None
+            if (between := known.delays_from(first.node).get(last.node)) is not None
         ]
         return min(ways, default=None)
 
@@ -161,8 +163,34 @@ def _rtt_ns(topology: Topology, hosts: Sequence[str], *, ring: bool) -> int:
     return longest
 
 
-def _switches_of(topology: Topology, hosts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(e.node for host in hosts for e in topology.attachments(host)))
+class _Known:
+    """What a topology says whatever the ring: worked out once, jobs come by the thousand."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self.access = {(link.a.node, link.b.node): link.delay_ns for link in topology.links}
+        self.access |= {(b, a): delay for (a, b), delay in self.access.items()}
+        self.rates: dict[str, int] = {}
+        for link in topology.links:
+            for end in (link.a, link.b):
+                if end.node in topology.hosts:
+                    least = self.rates.get(end.node, link.rate_bps)
+                    self.rates[end.node] = min(least, link.rate_bps)
+        reds = [link.red.q_min for link in topology.links if link.red is not None]
+        self.red_q_min = min(reds, default=None)
+        self.oversubscription = _oversubscription(topology)
+        self._delays: dict[str, dict[str, int]] = {}
+
+    def delays_from(self, switch: str) -> dict[str, int]:
+        known = self._delays.get(switch)
+        if known is None:
+            known = self._delays[switch] = _delays(self._topology, switch)
+        return known
+
+
+@lru_cache(maxsize=8)
+def _known(topology: Same[Topology]) -> _Known:
+    return _Known(topology.value)
 
 
 def _delays(topology: Topology, start: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 from ringstep.fabric.balance import Balancer, Flow, Path, Scale, colored_paths
 from ringstep.fabric.model import Endpoint, Topology
@@ -32,6 +33,8 @@ __all__ = [
     "pair_demands",
     "plan_paths",
     "ring_demands",
+    "search_anew",
+    "search_beside",
 ]
 
 
@@ -110,8 +113,7 @@ def pair_demands(job: str, rings: Iterable[Sequence[str]], weight: int = 1) -> t
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PathHop:
+class PathHop(NamedTuple):
     """A switch and the port a planned packet leaves it by."""
 
     switch: str
@@ -273,7 +275,7 @@ def _plan(
         Flow(graph.number[start.node], graph.number[into.node], demand.weight)
         for demand, (start, into) in zip(demands, ends, strict=True)
     ]
-    pinned = _Pinned(graph, flows, demands, ends, existing)
+    pinned = _Pinned.of(graph, flows, demands, ends, existing)
     scale = Scale(graph, math.gcd(*(flow.weight for flow in flows)) or 1)
     cuts = _cuts(graph, flows, pinned, scale)
     paths = _choose_paths(graph, flows, pinned, scale, _limits(graph, cuts))
@@ -281,33 +283,113 @@ def _plan(
     return _result(fabric, graph, demands, ends, flows, links, cuts, scale, existing)
 
 
+def search_beside(
+    graph: PathGraph, flows: Sequence[Flow], load: Sequence[int], scale: Scale
+) -> list[tuple[DirectedLink, ...]]:
+    """Return the links of every flow, planned beside ``load`` per directed link, which stays.
+
+    It is the search of :func:`extend_plan`, for those who know the loads and not who makes them.
+    """
+    pinned = _Pinned.beside(graph, len(flows), load)
+    limits = _limits(graph, _cuts(graph, flows, pinned, scale))
+    paths = _choose_paths(graph, flows, pinned, scale, limits)
+    return _choose_links(graph, flows, paths, pinned, scale)
+
+
+def search_anew(
+    graph: PathGraph,
+    flows: Sequence[Flow],
+    current: Sequence[tuple[DirectedLink, ...] | None],
+    scale: Scale,
+) -> list[tuple[DirectedLink, ...]]:
+    """Return the links of every flow where all may move, as few of them as repair needs.
+
+    ``current`` holds the links that a flow takes now, a shortest path, or None for a new one.
+    Where moving some flows does not bring the fullest link down to its bound, the search of
+    :func:`plan_paths` is tried, which moves nearly all, and taken if it does better.
+    """
+    none = _Pinned.beside(graph, len(flows), [0] * sum(len(links) for links in graph.links))
+    limits = _limits(graph, _cuts(graph, flows, none, scale))
+    trunk_of = [trunk for trunk, links in enumerate(graph.links) for _ in links]
+    start = [
+        None if links is None else tuple(trunk_of[link.number] for link in links)
+        for links in current
+    ]
+    balancer = Balancer(graph, flows, start, [False] * len(flows), scale, limits)
+    balancer.fill()
+    balancer.repair()
+    kept = _Pinned.beside(graph, len(flows), none.load)
+    for i, (links, before, after) in enumerate(zip(current, start, balancer.paths, strict=True)):
+        if links is not None and before == after:
+            kept.paths[i], kept.links[i] = before, links
+            for link in links:
+                kept.load[link.number] += flows[i].weight
+    paths = [path or () for path in balancer.paths]
+    found = _choose_links(graph, flows, paths, kept, scale)
+    fullest = _fullest(graph, flows, found, scale)
+    if fullest > max(limits, default=0):
+        for other in (paths, _choose_paths(graph, flows, none, scale, limits)):
+            chosen = _choose_links(graph, flows, other, none, scale)
+            if (level := _fullest(graph, flows, chosen, scale)) < fullest:
+                found, fullest = chosen, level
+    return found
+
+
+def _fullest(
+    graph: PathGraph,
+    flows: Sequence[Flow],
+    links: Sequence[tuple[DirectedLink, ...]],
+    scale: Scale,
+) -> int:
+    every = [link for of_trunk in graph.links for link in of_trunk]
+    load = [0] * len(every)
+    for flow, taken in zip(flows, links, strict=True):
+        for link in taken:
+            load[link.number] += flow.weight
+    return max((scale.of_link(load[link.number], link.rate_bps) for link in every), default=0)
+
+
 def _ends(graph: PathGraph, demands: Sequence[Demand]) -> list[tuple[Endpoint, Endpoint]]:
     return [graph.ends(demand.src, demand.dst) for demand in demands]
 
 
+@dataclass(frozen=True, slots=True)
 class _Pinned:
-    """The edges that stay: which, on which trunks, on which links, and what they load those with.
+    """What stays: edges with their trunks and links, and what the links carry.
 
     Attributes:
         paths: trunks per flow, None where the flow is to be planned.
         links: the links of those trunks per flow.
         load: weight per directed link.
+        others: weight per trunk that is no flow's; empty: none.
     """
 
-    def __init__(
-        self,
+    paths: list[Path | None]
+    links: list[tuple[DirectedLink, ...]]
+    load: list[int]
+    others: Sequence[int] = ()
+
+    @staticmethod
+    def beside(graph: PathGraph, flows: int, load: Sequence[int]) -> _Pinned:
+        """No flow of ``flows`` is pinned; the links carry ``load`` that is none of theirs."""
+        others = [sum(load[link.number] for link in links) for links in graph.links]
+        return _Pinned([None] * flows, [()] * flows, list(load), others)
+
+    @staticmethod
+    def of(
         graph: PathGraph,
         flows: Sequence[Flow],
         demands: Sequence[Demand],
         ends: Sequence[tuple[Endpoint, Endpoint]],
         existing: Mapping[EdgeKey, PlannedEdge],
-    ) -> None:
+    ) -> _Pinned:
+        """Pin the flows whose edge has a valid path in ``existing``."""
+        pinned = _Pinned.beside(graph, len(flows), [0] * sum(len(links) for links in graph.links))
+        if not existing:
+            return pinned
         by_port = {
             link.src: (trunk, link) for trunk, links in enumerate(graph.links) for link in links
         }
-        self.paths: list[Path | None] = [None] * len(flows)
-        self.links: list[tuple[DirectedLink, ...]] = [()] * len(flows)
-        self.load = [0] * sum(len(links) for links in graph.links)
         for i, demand in enumerate(demands):
             old = existing.get(demand.key)
             if old is None or (old.demand.src, old.demand.dst) != (demand.src, demand.dst):
@@ -318,10 +400,11 @@ class _Pinned:
                 continue
             if old.hops[-1].switch != ends[i][1].node:
                 continue
-            self.paths[i] = tuple(trunk for trunk, _ in live)
-            self.links[i] = tuple(link for _, link in live)
+            pinned.paths[i] = tuple(trunk for trunk, _ in live)
+            pinned.links[i] = tuple(link for _, link in live)
             for _, link in live:
-                self.load[link.number] += demand.weight
+                pinned.load[link.number] += demand.weight
+        return pinned
 
     @property
     def fixed(self) -> list[bool]:
@@ -460,7 +543,7 @@ def _choose_paths(
     # Colouring knows nothing of what is pinned; where it stays above the bound, placing one flow
     # after the other on the emptiest path may do better.
     for paths in (start, pinned.paths):
-        balancer = Balancer(graph, flows, paths, pinned.fixed, scale, limits)
+        balancer = Balancer(graph, flows, paths, pinned.fixed, scale, limits, pinned.others)
         balancer.fill()
         balancer.repair()
         worst = balancer.worst()

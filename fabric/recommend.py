@@ -115,13 +115,14 @@ class _Evidence:
         """Whether planned paths alone are nowhere worse than ECMP by more than the limit."""
         return self.change(PLANNED).high <= HARM_LIMIT
 
-    def marking(self, variant: Variant) -> tuple[float, float]:
+    def marking(self, variant: Variant, *, pinned: bool) -> tuple[float, float]:
         """Percent that marking gains by the means, and that it may cost at most in any cell.
 
-        Against the same paths without it; planned ones that are not safe alone, against ECMP.
+        Against the same paths without it; planned ones that are not safe alone, against ECMP,
+        unless they are taken in any case.
         """
         change = self.change(variant.name)
-        if variant.planned and not self.plan_is_safe:
+        if variant.planned and not self.plan_is_safe and not pinned:
             return -change.mean, change.high
         plain = self.change(PLANNED).mean if variant.planned else 0.0
         harm = max(_fair(cell, variant.name)[1] for cell in self.cells)
@@ -256,7 +257,8 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
     Of ECMP or planned paths, with or without marking, the one with the least expected CCT is taken
     among those that nowhere in the evidence may be more than 1 % worse: against DCQCN + ECMP as a
     whole, and for marking against the same paths without (where those are safe themselves), which
-    it must beat by 1 % too. Extrapolated, marking does not start.
+    it must beat by 1 % too. Extrapolated, marking does not start. For a job whose paths are pinned
+    in any case, only marking on planned paths is weighed, against the same paths without it.
 
     Raises:
         FactError: the table is empty.
@@ -278,17 +280,17 @@ def recommend(fabric: FabricFacts, job: JobFacts, table: GuidanceTable) -> Recom
     candidates = [
         name
         for name in ((PLANNED, GATED, OURS, tuned) if known else (PLANNED,))
-        if job.plannable or not table.variants[name].planned
+        if (job.plannable and not job.pinned) or table.variants[name].planned is job.pinned
     ]
-    start = _best_start(evidence, table.variants, candidates, reasons, known=known)
+    start = _best_start(evidence, table.variants, candidates, reasons, job.pinned, known=known)
     planned = start is not None and table.variants[start].planned
     marking = start is not None and table.variants[start].params is not None
     set_up = table.variants[start if start is not None and marking else tuned if planned else GATED]
     params = set_up.params if known else PROFILES["ringstep"].params
     assert params is not None
-    harm = evidence.marking(set_up)[1] if known else None
+    harm = evidence.marking(set_up, pinned=job.pinned)[1] if known else None
     loop = _needs_loop(evidence, table.variants, planned=planned, known=known)
-    why = _why_marking(evidence, set_up, marking=marking, known=known)
+    why = _why_marking(evidence, set_up, job.pinned, marking=marking, known=known)
     reasons.append(why)
     if not loop:
         reasons.append(
@@ -328,15 +330,23 @@ def _best_start(
     variants: Mapping[str, Variant],
     candidates: Sequence[str],
     reasons: list[str],
+    pinned: bool,
     *,
     known: bool,
 ) -> str | None:
-    """Return the variant to start with; None: DCQCN + ECMP as it is."""
+    """Return the variant to start with; None: DCQCN + ECMP as it is.
+
+    Where paths are ``pinned`` in any case, only what marking does to them counts.
+    """
     allowed = []
     for name in dict.fromkeys(candidates):
         change, variant = evidence.change(name), variants[name]
-        gain, harm = evidence.marking(variant) if variant.params is not None else (_THRIFT, 0.0)
-        if max(change.high, harm) <= HARM_LIMIT and gain >= _THRIFT:
+        gain, harm = _THRIFT, 0.0
+        if variant.params is not None:
+            gain, harm = evidence.marking(variant, pinned=pinned)
+        if not pinned:
+            harm = max(change.high, harm)
+        if harm <= HARM_LIMIT and gain >= _THRIFT:
             allowed.append(name)
         elif name == PLANNED:
             reasons.append(
@@ -348,7 +358,7 @@ def _best_start(
         key=lambda name: (evidence.change(name).mean, variants[name].params is not None),
         default=None,
     )
-    if best is not None and evidence.change(best).mean >= 0:
+    if best is not None and not pinned and evidence.change(best).mean >= 0:
         best = None
     if best is not None:
         label = {PLANNED: "planned paths", GATED: "marking on ECMP paths"}.get(
@@ -361,13 +371,15 @@ def _best_start(
     return best
 
 
-def _why_marking(evidence: _Evidence, variant: Variant, *, marking: bool, known: bool) -> str:
+def _why_marking(
+    evidence: _Evidence, variant: Variant, pinned: bool, *, marking: bool, known: bool
+) -> str:
     if not known:
         return "marking does not start without evidence; the closed loop may try it"
-    gain, harm = evidence.marking(variant)
+    gain, harm = evidence.marking(variant, pinned=pinned)
     what = "on ECMP paths it alone"
     if variant.planned:
-        safe = evidence.plan_is_safe
+        safe = evidence.plan_is_safe or pinned
         what = "on planned paths it alone" if safe else "planned paths with it"
     if marking:
         most = max(harm, 0.0)

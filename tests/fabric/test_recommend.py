@@ -149,6 +149,23 @@ def test_where_paths_cannot_be_pinned_only_marking_is_left() -> None:
     assert (found.paths, found.marking, found.marking_harm) == ("ecmp", False, 3)
 
 
+def test_where_paths_are_pinned_in_any_case_only_marking_on_them_is_weighed() -> None:
+    pinned = replace(JOB, pinned=True)
+    # Planned paths that may be worse than ECMP are taken all the same.
+    found = recommend(FABRIC, pinned, table(cell(planned=5, ours=4.9, strong=5, gated=-30, harm=0)))
+    assert (found.paths, found.marking) == ("planned", False)
+    assert "on planned paths it alone gains" in found.marking_reason
+    found = recommend(FABRIC, pinned, table(cell(planned=5, ours=-5, strong=-5, harm=0.5)))
+    assert (found.paths, found.marking, found.marking_harm) == ("planned", True, 0.5)
+    found = recommend(FABRIC, pinned, table(cell(planned=5, ours=-5, strong=-5, harm=3)))
+    assert (found.paths, found.marking, found.marking_harm) == ("planned", False, 3)
+
+
+def test_pinned_paths_must_be_plannable() -> None:
+    with pytest.raises(FactError, match="pinned but not plannable"):
+        replace(JOB, plannable=False, pinned=True)
+
+
 def test_what_gains_nothing_does_not_start_and_needs_no_loop() -> None:
     found = recommend(FABRIC, JOB, table(cell(ours=-40, strong=-40.5)))
     assert (found.paths, found.marking) == ("planned", False)
