@@ -172,6 +172,9 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
     compiler = find_compiler("P4C_TOFINO", "p4c-barefoot")
     include = os.environ.get("P4C_TOFINO_INCLUDE")
     report_name, info_name = "tofino2/report.json", "tofino2/ringstep_t2na.p4info.txtpb"
+    # Counters and the action profile as P4Runtime has them: of the back end's own messages a reader
+    # of P4Info has no definition.
+    info_options = ["--p4runtime-force-std-externs", "--p4runtime-files", str(out / info_name)]
     (out / "tofino2").mkdir()
     constants = HERE / "include" / "constants.p4"
     report: dict[str, object] = {"compiler": version_of(compiler)}
@@ -183,7 +186,7 @@ def compile_tofino2(out: Path) -> tuple[str, list[str]]:
             [
                 str(compiler), "--std", "p4-16", "--target", "tofino2", "--arch", "t2na", "-g",
                 "--display-power-budget",
-                *(["--p4runtime-files", str(out / info_name)] if key == "whole" else []),
+                *(info_options if key == "whole" else []),
                 "-o", str(logs),
                 *(["-I", include] if include else []),
                 "-D__TARGET_TOFINO__=2",

@@ -16,6 +16,8 @@ from committed_program import STATE
 from finsy.proto import p4i
 from google.protobuf import text_format
 
+from ringstep.protocol.limits import MAX_BLOCKS, MAX_JOBS
+
 P4SRC = Path(__file__).resolve().parents[2] / "p4src"
 MANIFEST = json.loads((P4SRC / "build" / "MANIFEST.json").read_text())
 HINT = "run `make p4` (or `make p4-tofino2`) where p4c is installed"
@@ -51,6 +53,14 @@ def test_every_source_is_recorded(target: str, other: str) -> None:
     }
     wanted = {n for n in sources if other not in Path(n).parts and f"_{other}." not in n}
     assert set(MANIFEST[target]["sources"]) == wanted
+
+
+@pytest.mark.parametrize("variant", ["whole", "marker_only"])
+def test_tofino_2_has_room_for_all_jobs_and_blocks(variant: str) -> None:
+    report = json.loads((P4SRC / "build" / "tofino2" / "report.json").read_text())[variant]
+    assert (report["jobs"], report["blocks"]) == (MAX_JOBS + 1, MAX_BLOCKS)
+    for what in ("stages", "sram", "tcam", "salu", "phv", "hash_bits"):
+        assert 0 < report[what]["used"] <= report[what]["available"], what
 
 
 def test_every_artefact_is_recorded() -> None:

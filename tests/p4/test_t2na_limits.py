@@ -62,9 +62,14 @@ def packet_operands(action: Node) -> set[str]:
         for n in walk(body(action))
         if n[0] == "name" and n[2] not in params | constants and id(n) not in members
     }
+    inner = {id(n[2]) for n in walk(body(action)) if n[0] == "member"}
     for n in walk(body(action)):
-        if n[0] == "member" and n[2][0] == "member" and n[2][2][2] == "meta":
+        if n[0] != "member" or id(n) in inner:
+            continue
+        if n[2][0] == "member" and n[2][2][2] == "meta":
             found.add(f"meta.{n[2][3]}.{n[3]}")
+        elif n[2][0] == "name" and n[2][2] == "meta":
+            found.add(f"meta.{n[3]}")
     return found
 
 
@@ -81,7 +86,7 @@ def test_at_most_two_operands_from_the_packet(register: str) -> None:
 
 def test_operands_are_found() -> None:
     assert packet_operands(ACTIONS["follow_1"]) == {"new_step", "new_psn"}
-    assert packet_operands(ACTIONS["close"]) == {"horizon", "soon"}
+    assert packet_operands(ACTIONS["close"]) == {"horizon", "meta.soon"}
     assert packet_operands(ACTIONS["renew"]) == {"meta.params.generation"}
 
 

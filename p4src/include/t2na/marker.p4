@@ -426,46 +426,42 @@ control Marker(inout t2na_headers_t hdr,
     // --- 2. The end of the window: compare-and-swap of its start, on a clock that wraps.
 
     Register<signed_serial_t, block_t>(MAX_BLOCKS, 0) window_start;
-    tick_t now = 0;
-    tick_t length = 0;
     tick_t less = 0;
     tick_t lesser = 0;
-    tick_t past = 0;
-    signed_serial_t soon = 0;       // now + SLACK
-    signed_serial_t horizon = 0;    // now - t_win
+    signed_serial_t horizon = 0;    // t_win, then now - t_win
     bit<1> over = 0;
 
     // A window that began at or before `horizon`, or in the second half of the clock's range after
-    // `soon`, is over; one that began up to SLACK ticks after now did so in a packet that another
-    // port's parser stamped earlier.
+    // `meta.soon`, is over; one that began up to SLACK ticks after now did so in a packet that
+    // another port's parser stamped earlier.
     RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) close = {
         void apply(inout signed_serial_t value, out bit<1> closed) {
             closed = 0;
-            if (value - horizon <= 0 || value - soon > 0) {
+            if (value - horizon <= 0 || value - meta.soon > 0) {
                 closed = 1;
-                value = soon - SLACK;
+                value = meta.soon - SLACK;
             }
         }
     };
 
     RegisterAction<signed_serial_t, block_t, bit<1>>(window_start) open = {
-        void apply(inout signed_serial_t value) { value = soon - SLACK; }
+        void apply(inout signed_serial_t value) { value = meta.soon - SLACK; }
     };
 
     // A microsecond is 4 - 1/16 - 1/32 ticks.
-    action look_at_clock() { now = eg_prsr_md.global_tstamp[39:8]; }
+    action look_at_clock() { meta.now = eg_prsr_md.global_tstamp[39:8]; }
     action scale() {
-        length = meta.params.t_win << 2;
+        horizon = (signed_serial_t)(meta.params.t_win << 2);
         less = meta.params.t_win >> 4;
         lesser = meta.params.t_win >> 5;
     }
-    action scale_no_more() { length = 0x7fffffff; }
+    action scale_no_more() { horizon = 0x7fffffff; }
     action look_ahead() {
-        soon = (signed_serial_t)now + SLACK;
-        past = now - length;
+        meta.soon = (signed_serial_t)meta.now + SLACK;
+        horizon = (signed_serial_t)meta.now - horizon;
         less = less + lesser;
     }
-    action look_back() { horizon = (signed_serial_t)(past + less); }
+    action look_back() { horizon = horizon + (signed_serial_t)less; }
 
     action close_window() { over = close.execute(meta.block); }
     action open_window() { open.execute(meta.block); }
@@ -1055,7 +1051,6 @@ control Marker(inout t2na_headers_t hdr,
     bit<1> no_k = 0;
     bit<1> no_p = 0;
     bit<1> no_s = 0;
-    bit<32> warmup = 0;        // what psn_rec lacks of it
     bit<32> shallow = 0;       // what the queue lacks of q_min
 
     action add_logs() {
@@ -1063,10 +1058,11 @@ control Marker(inout t2na_headers_t hdr,
         below = log_k |+| log_p;
     }
     action subtract_logs() { log_n = above |-| below; }
-    action scale_warmup() { warmup = meta.warmup << 7; }
-    action add_one() { warmup = warmup |+| 128; }
+    // What psn_rec lacks of the warm-up, in the units of psn_rec.
+    action scale_warmup() { meta.warmup = meta.warmup << 7; }
+    action add_one() { meta.warmup = meta.warmup |+| 128; }
     action lack_depth() { shallow = meta.q_min |-| meta.depth; }
-    action lack_psns() { warmup = warmup |-| psn_rec; }
+    action lack_psns() { meta.warmup = meta.warmup |-| psn_rec; }
     action cap_alpha() { ceiling = meta.params.alpha_max; }
     action cap_fresh_alpha() { ceiling = 1; }
 
@@ -1082,7 +1078,7 @@ control Marker(inout t2na_headers_t hdr,
             strong : ternary;
             no_k : ternary;
             no_p : ternary;
-            warmup : ternary;
+            meta.warmup : ternary;
             shallow : ternary;
         }
         actions = { mark; @defaultonly NoAction; }
@@ -1105,7 +1101,7 @@ control Marker(inout t2na_headers_t hdr,
         hdr.reply.job = hdr.read_request.job;
         hdr.reply.block = hdr.read_request.block;
         hdr.reply.now_high = 0;
-        hdr.reply.now = now;
+        hdr.reply.now = meta.now;
         hdr.reply.win_start_high = 0;
         hdr.anchor0.setValid();
         hdr.anchor1.setValid();

@@ -88,7 +88,7 @@ parser RingstepEgressParser(packet_in packet,
 @pa_container_size("egress", "marker_sample", 32)
 @pa_container_size("egress", "marker_gain", 32)
 @pa_container_size("egress", "marker_horizon", 32)
-@pa_container_size("egress", "marker_soon", 32)
+@pa_container_size("egress", "meta.soon", 32)
 @pa_no_overlay("egress", "marker_base_0")
 @pa_no_overlay("egress", "marker_base_1")
 @pa_no_overlay("egress", "marker_base_2")

@@ -168,6 +168,7 @@ parser RingstepEgressParser(packet_in packet,
         meta.is_ect = 0;
         meta.marker_mark = 0;
         meta.red_mark = 0;
+        meta.apart = 1;
         meta.mark_gap = 0;
         meta.depth = 0;
         meta.block = 0;

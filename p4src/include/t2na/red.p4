@@ -98,54 +98,41 @@ control Red(inout egress_md_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
 // them cuts a flow many times before its queue has drained.
 control Spacing(in job_t job,
                 inout egress_md_t meta,
-                in egress_intrinsic_metadata_t eg_intr_md,
-                in egress_intrinsic_metadata_from_parser_t eg_prsr_md) {
+                in egress_intrinsic_metadata_t eg_intr_md) {
     Register<signed_serial_t, port_t>(MAX_PORTS, 0) mark_last;
     Counter<bit<32>, port_t>(MAX_PORTS, CounterType_t.PACKETS) port_spared;
-    tick_t now = 0;
-    tick_t length = 0;
     tick_t less = 0;
     tick_t lesser = 0;
-    tick_t past = 0;
-    signed_serial_t soon = 0;       // now + SLACK
-    signed_serial_t horizon = 0;    // now - mark_gap
-    bit<1> stands = 0;
+    signed_serial_t horizon = 0;    // mark_gap, then now - mark_gap
 
     // As a window of the marker is over, see marker.p4.
     RegisterAction<signed_serial_t, port_t, bit<1>>(mark_last) space = {
         void apply(inout signed_serial_t value, out bit<1> apart) {
             apart = 0;
-            if (value - horizon <= 0 || value - soon > 0) {
+            if (value - horizon <= 0 || value - meta.soon > 0) {
                 apart = 1;
-                value = soon - SLACK;
+                value = meta.soon - SLACK;
             }
         }
     };
 
-    action space_mark() { stands = space.execute(eg_intr_md.egress_port); }
+    action space_mark() { meta.apart = space.execute(eg_intr_md.egress_port); }
 
-    action spare() {
-        meta.marker_mark = 0;
-        meta.red_mark = 0;
-        port_spared.count(eg_intr_md.egress_port);
-    }
+    action spare() { port_spared.count(eg_intr_md.egress_port); }
 
     // A microsecond is 4 - 1/16 - 1/32 ticks.
-    action look_at_clock() { now = eg_prsr_md.global_tstamp[39:8]; }
     action scale() {
-        length = meta.mark_gap << 2;
+        horizon = (signed_serial_t)(meta.mark_gap << 2);
         less = meta.mark_gap >> 4;
         lesser = meta.mark_gap >> 5;
     }
     action look_ahead() {
-        soon = (signed_serial_t)now + SLACK;
-        past = now - length;
+        horizon = (signed_serial_t)meta.now - horizon;
         less = less + lesser;
     }
-    action look_back() { horizon = (signed_serial_t)(past + less); }
+    action look_back() { horizon = horizon + (signed_serial_t)less; }
 
     apply {
-        look_at_clock();
         scale();
         look_ahead();
         look_back();
@@ -153,7 +140,7 @@ control Spacing(in job_t job,
             if (meta.mark_gap != 0) {
                 if (meta.marker_mark == 1 || meta.red_mark == 1) {
                     space_mark();
-                    if (stands == 0) {
+                    if (meta.apart == 0) {
                         spare();
                     }
                 }

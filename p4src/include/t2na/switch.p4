@@ -102,7 +102,7 @@ control RingstepIngress(inout t2na_headers_t hdr,
 @pa_container_size("egress", "marker_sample", 32)
 @pa_container_size("egress", "marker_gain", 32)
 @pa_container_size("egress", "marker_horizon", 32)
-@pa_container_size("egress", "marker_soon", 32)
+@pa_container_size("egress", "meta.soon", 32)
 @pa_no_overlay("egress", "marker_base_0")
 @pa_no_overlay("egress", "marker_base_1")
 @pa_no_overlay("egress", "marker_base_2")
@@ -173,8 +173,9 @@ control RingstepEgress(inout t2na_headers_t hdr,
             red.apply(meta, eg_intr_md);
         }
         marker.apply(hdr, meta, eg_intr_md, eg_prsr_md);
-        spacing.apply(hdr.bridge.job, meta, eg_intr_md, eg_prsr_md);
-        if (meta.is_ect == 1 && (meta.marker_mark == 1 || meta.red_mark == 1)) {
+        spacing.apply(hdr.bridge.job, meta, eg_intr_md);
+        if (meta.is_ect == 1 && meta.apart == 1
+                && (meta.marker_mark == 1 || meta.red_mark == 1)) {
             if (hdr.ipv4.isValid()) {
                 congestion_v4.apply();
             } else {

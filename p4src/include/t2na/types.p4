@@ -109,6 +109,9 @@ struct egress_md_t {
     bit<1> is_ect;
     bit<1> marker_mark;
     bit<1> red_mark;
+    bit<1> apart;       // 0: this mark comes too soon after the last one and is not set
+    tick_t now;
+    signed_serial_t soon;   // now + SLACK
     bit<32> mark_gap;   // between marks on packets of jobs at this port, microseconds; 0: none
     bit<32> depth;      // of the egress queue, in units of CELLS_PER_UNIT cells
     params_t params;
