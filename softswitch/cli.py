@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import ssl
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,6 +21,9 @@ from ringstep.softswitch.model import Program, load_program
 from ringstep.softswitch.queueing import QueueConfig
 from ringstep.softswitch.runtime import Runtime, stopped_by_signals, write_json_atomically
 from ringstep.softswitch.wires import Wire, WireError, parse_wire
+
+if TYPE_CHECKING:
+    from grpc import ServerCredentials
 
 app = typer.Typer(
     help="The software switch: P4Runtime in front of p4c's BMv2 JSON.", no_args_is_help=True
@@ -102,6 +106,48 @@ def _queues(specs: list[str]) -> dict[int, QueueConfig]:
     return queues
 
 
+def _credentials(
+    cert: Path | None, key: Path | None, client_ca: Path | None
+) -> ServerCredentials | None:
+    if cert is None and key is None:
+        if client_ca is not None:
+            _fail("--grpc-tls-client-ca needs --grpc-tls-cert and --grpc-tls-key beside it")
+        return None
+    if cert is None or key is None:
+        _fail("--grpc-tls-cert and --grpc-tls-key belong together; give both")
+    pair = _pem("--grpc-tls-cert", cert), _pem("--grpc-tls-key", key)
+    _check_pair(cert, key)
+    # Only a server needs gRPC: importing it would slow every other command down.
+    from grpc import ssl_server_credentials
+
+    return ssl_server_credentials(
+        [(pair[1], pair[0])],
+        root_certificates=_pem("--grpc-tls-client-ca", client_ca) if client_ca else None,
+        require_client_auth=client_ca is not None,
+    )
+
+
+def _pem(option: str, path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        _fail(f"{option} {str(path)!r}: cannot be read ({error.strerror})")
+    if b"-----BEGIN" not in data:
+        _fail(f"{option} {str(path)!r}: is not a PEM file")
+    return data
+
+
+def _check_pair(cert: Path, key: Path) -> None:
+    """Refuse what gRPC would take without a word and then fail every handshake with."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except ssl.SSLError as error:
+        _fail(
+            f"--grpc-tls-cert {str(cert)!r} and --grpc-tls-key {str(key)!r} do not go together "
+            f"({error.reason or error})"
+        )
+
+
 def _write(option: str, path: Path, document: object) -> None:
     try:
         write_json_atomically(path, document)
@@ -143,6 +189,19 @@ def run(
     stats_file: Annotated[
         Path | None, typer.Option(help="Written with all counts, as JSON, when the switch ends.")
     ] = None,
+    grpc_tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="PEM file: certificate of the P4Runtime server; turns TLS on."),
+    ] = None,
+    grpc_tls_key: Annotated[
+        Path | None, typer.Option(help="PEM file: private key of --grpc-tls-cert.")
+    ] = None,
+    grpc_tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file: only clients with a certificate of this authority may connect."
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run one switch until SIGINT or SIGTERM."""
@@ -157,13 +216,19 @@ def run(
     for option, path in (("--ready-file", ready_file), ("--stats-file", stats_file)):
         if path is not None and not path.parent.is_dir():
             _fail(f"{option} {str(path)!r}: there is no folder {str(path.parent)!r}; make it first")
+    credentials = _credentials(grpc_tls_cert, grpc_tls_key, grpc_tls_client_ca)
     wires = _ports(port or [], cpu_port)
     switch = Switch(device_id, seed=seed, cpu_port=cpu_port, queues=queues)
     runtime = Runtime(switch, wires)
     try:
         with stopped_by_signals(runtime):
             try:
-                server = serve(switch, grpc, packet_out=runtime.submit_packet_out)
+                server = serve(
+                    switch,
+                    grpc,
+                    packet_out=runtime.submit_packet_out,
+                    credentials=credentials,
+                )
             except OSError as error:
                 _fail(f"--grpc {grpc!r}: {error}")
             try:

@@ -58,7 +58,7 @@ class Reader:
         self._schema = loaded.schema
         self._lock = lock
         self._handlers: Mapping[str, Callable[[p4r.Entity], Iterator[p4r.Entity]]] = {
-            "table_entry": lambda e: self._table_entries(e.table_entry),
+            "table_entry": lambda e: self._select(e.table_entry),
             "action_profile_member": lambda e: self._members(e.action_profile_member),
             "action_profile_group": lambda e: self._groups(e.action_profile_group),
             "counter_entry": lambda e: self._counters(e.counter_entry),
@@ -92,10 +92,7 @@ class Reader:
 
     # ------------------------------------------------------------------------------ table entries
 
-    def _table_entries(self, query: p4r.TableEntry) -> Iterator[p4r.Entity]:
-        return (p4r.Entity(table_entry=entry) for entry in self._select(query))
-
-    def _select(self, query: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
+    def _select(self, query: p4r.TableEntry) -> Iterator[p4r.Entity]:
         if query.table_id == 0:
             _refuse_filters_without_table(query)
             wanted = list(self._schema.tables.values())
@@ -104,9 +101,9 @@ class Reader:
             check_resources(wanted[0], query)
         return chain.from_iterable([self._select_in(table, query) for table in wanted])
 
-    def _select_in(self, table: Table, query: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
+    def _select_in(self, table: Table, query: p4r.TableEntry) -> Iterator[p4r.Entity]:
         if query.is_default_action:
-            return self._default_entry(table, query)
+            return (p4r.Entity(table_entry=one) for one in self._default_entry(table, query))
         rows = self._rows(table, query)
         modes = {}
         if table.profile_id:
@@ -175,18 +172,19 @@ class Reader:
 
     def _encode_row(
         self, table: Table, row: _Row, modes: Mapping[EntryId, tuple[int, int]]
-    ) -> p4r.TableEntry:
-        entry = row.entry
-        message = translate.encode_entry(self._schema, table, entry)
+    ) -> p4r.Entity:
+        entry, entity = row.entry, p4r.Entity()
+        message = entity.table_entry
+        translate.put_entry(message, self._schema, table, entry)
         if row.counts is not None:
             message.counter_data.CopyFrom(translate.encode_counter(*row.counts))
         if row.meter is not None:
             message.meter_config.CopyFrom(metering.encode_config(row.meter))
-        mode = modes.get((table.name, entry.match, entry.priority))
+        mode = modes.get((table.name, entry.match, entry.priority)) if modes else None
         if mode is not None:
             one_shot = message.action.action_profile_action_set
             one_shot.action_selection_mode, one_shot.size_semantics = mode  # type: ignore[assignment]
-        return message
+        return entity
 
     def _default_entry(self, table: Table, query: p4r.TableEntry) -> Iterator[p4r.TableEntry]:
         if query.match or query.priority:

@@ -128,32 +128,45 @@ def decode_match(table: Table, match: Iterable[p4r.FieldMatch]) -> tuple[t.Match
 
 def encode_match(table: Table, match: Iterable[t.Match]) -> list[p4r.FieldMatch]:
     """Return the canonical form of a key: shortest bytestrings, don't care left out."""
-    encoded = []
+    message = p4r.TableEntry()
+    put_match(message, table, match)
+    return list(message.match)
+
+
+def put_match(message: p4r.TableEntry, table: Table, match: Iterable[t.Match]) -> None:
+    """Add the canonical form of a key to an entry without one.
+
+    Messages are filled where they stand: protobuf copies what is made aside, and a large table
+    would spend most of its time on that.
+    """
+    encode = bytestrings.encode
     for field, value in zip(table.match_fields, match, strict=True):
-        one = p4r.FieldMatch(field_id=field.id)
         match value:
             case t.Exact():
-                one.exact.value = bytestrings.encode(value.value)
+                one = message.match.add()
+                one.exact.value = encode(value.value)
             case t.Lpm():
                 if value.prefix_len == 0:
                     continue
-                one.lpm.value = bytestrings.encode(value.value)
+                one = message.match.add()
+                one.lpm.value = encode(value.value)
                 one.lpm.prefix_len = value.prefix_len
             case t.Ternary():
                 if value.mask == 0:
                     continue
+                one = message.match.add()
                 if field.kind is MatchKind.OPTIONAL:
-                    one.optional.value = bytestrings.encode(value.value)
+                    one.optional.value = encode(value.value)
                 else:
-                    one.ternary.value = bytestrings.encode(value.value)
-                    one.ternary.mask = bytestrings.encode(value.mask)
+                    one.ternary.value = encode(value.value)
+                    one.ternary.mask = encode(value.mask)
             case t.Range():
                 if value.low == 0 and value.high == _top(field):
                     continue
-                one.range.low = bytestrings.encode(value.low)
-                one.range.high = bytestrings.encode(value.high)
-        encoded.append(one)
-    return encoded
+                one = message.match.add()
+                one.range.low = encode(value.low)
+                one.range.high = encode(value.high)
+        one.field_id = field.id
 
 
 def check_priority(table: Table, priority: int) -> int:
@@ -223,14 +236,19 @@ def _arguments(owner: str, action: Action, message: p4r.Action) -> tuple[int, ..
 
 def encode_action(schema: Schema, call: t.ActionCall) -> p4r.Action:
     """Return the message of an action, arguments as shortest bytestrings."""
+    message = p4r.Action()
+    _put_action(message, schema, call)
+    return message
+
+
+def _put_action(message: p4r.Action, schema: Schema, call: t.ActionCall) -> None:
     action = schema.action_by_name[call.name]
-    return p4r.Action(
-        action_id=action.id,
-        params=[
-            p4r.Action.Param(param_id=param.id, value=bytestrings.encode(value))
-            for param, value in zip(action.params, call.args, strict=True)
-        ],
-    )
+    message.action_id = action.id
+    add = message.params.add
+    for param, value in zip(action.params, call.args, strict=True):
+        one = add()
+        one.param_id = param.id
+        one.value = bytestrings.encode(value)
 
 
 def decode_table_action(schema: Schema, table: Table, message: p4r.TableAction) -> t.ActionSpec:
@@ -366,15 +384,23 @@ def decode_group(
 
 def encode_entry(schema: Schema, table: Table, entry: t.Entry) -> p4r.TableEntry:
     """Return the message of an entry, without direct resources."""
-    return p4r.TableEntry(
-        table_id=table.id,
-        match=encode_match(table, entry.match),
-        action=encode_table_action(schema, entry.action),
-        priority=entry.priority,
-        controller_metadata=entry.controller_metadata,
-        metadata=entry.metadata,
-        is_const=entry.is_const,
-    )
+    message = p4r.TableEntry()
+    put_entry(message, schema, table, entry)
+    return message
+
+
+def put_entry(message: p4r.TableEntry, schema: Schema, table: Table, entry: t.Entry) -> None:
+    """Fill an empty message with an entry, without direct resources."""
+    message.table_id = table.id
+    put_match(message, table, entry.match)
+    if isinstance(entry.action, t.ActionCall):
+        _put_action(message.action.action, schema, entry.action)
+    else:
+        message.action.CopyFrom(encode_table_action(schema, entry.action))
+    message.priority = entry.priority
+    message.controller_metadata = entry.controller_metadata
+    message.metadata = entry.metadata
+    message.is_const = entry.is_const
 
 
 def decode_counter(where: str, data: p4r.CounterData) -> tuple[int, int]:
