@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Final
 
@@ -26,9 +27,16 @@ _GROUPS: Final = (
     ("controller", "ringstep.controller.cli", "controller_app"),
     ("switch", "ringstep.controller.cli", "switch_app"),
     ("job", "ringstep.controller.cli", "job_app"),
+    ("tuner", "ringstep.hostlib.cli", "app"),
     ("lab", "ringstep.lab.lab_cli", "app"),
 )
 """Name of the command group, module and Typer object that a part exports."""
+
+_COMMANDS: Final = (
+    ("demo", "ringstep.lab.cli"),
+    ("top", "ringstep.controller.top"),
+)
+"""Name of a command, which is the function's too, and its module."""
 
 INTERRUPTED: Final = 130
 """Exit status after ctrl-C, as shells expect it (128 + SIGINT)."""
@@ -49,14 +57,25 @@ def ringstep_command(
     """Keep ring collectives of distributed training in step."""
 
 
-def compose() -> typer.Typer:
-    """Return the whole command."""
+def compose(only: str | None = None) -> typer.Typer:
+    """Return the whole command, or of it what ``only`` names, which takes a part of the time."""
     for name, module, attribute in _GROUPS:
-        app.add_typer(getattr(import_module(module), attribute), name=name)
-    _add_simulator()
-    lab = import_module("ringstep.lab.cli")
-    app.command("demo")(lab.demo)
+        if only in {None, name}:
+            app.add_typer(getattr(import_module(module), attribute), name=name)
+    for name, module in _COMMANDS:
+        if only in {None, name}:
+            app.command(name)(getattr(import_module(module), name))
+    if only in {None, "sim"}:
+        _add_simulator()
     return app
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    """Return the command that a command line names; None where all have to be there."""
+    names = {name for name, *_ in (*_GROUPS, *_COMMANDS)} | {"sim"}
+    completing = any(name.endswith("_COMPLETE") for name in os.environ)
+    first = arguments[0] if arguments else ""
+    return first if first in names and not completing else None
 
 
 def _add_simulator() -> None:
@@ -85,13 +104,15 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        compose()()
+        compose(_named(sys.argv[1:]))()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         raise SystemExit(INTERRUPTED) from None
 
 
-def _as_interrupt(_signum: int, _frame: object) -> None:
+def _as_interrupt(signum: int, _frame: object) -> None:
+    # Once is enough: `timeout` sends it twice, and the second one would hit what cleans up.
+    signal.signal(signum, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -13,6 +13,8 @@ MAX_METADATA_BYTES = 4 << 20
 of 8 KiB cuts that off after some sixty updates."""
 MAX_MESSAGE_BYTES = 64 << 20
 _MIN_BACKOFF_MS = 100
+_CONNECT_S = 10.0
+"""For one attempt to connect, with TLS; what gRPC calls a minimal back-off is just this."""
 _MAX_BACKOFF_MS = 2000
 
 
@@ -46,12 +48,19 @@ def is_loopback(target: str) -> bool:
 
 
 def open_channel(
-    target: str, tls: ChannelTls | None = None, *, keepalive_s: float | None = None
+    target: str,
+    tls: ChannelTls | None = None,
+    *,
+    keepalive_s: float | None = None,
+    connect_s: float = _CONNECT_S,
 ) -> grpc.aio.Channel:
     """Return a channel to ``HOST:PORT``, with TLS where ``tls`` is given.
 
     ``keepalive_s``: ask the other side this often whether it is still there, and give up the
     connection where it does not answer as long again.
+
+    ``connect_s``: give up an attempt to connect after this long, TLS included; how soon the
+    next one follows is another matter.
 
     A proxy from the environment (``http_proxy``) is never asked for a loopback address: it would
     connect to its own.
@@ -61,7 +70,8 @@ def open_channel(
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.initial_reconnect_backoff_ms", _MIN_BACKOFF_MS),
-        ("grpc.min_reconnect_backoff_ms", _MIN_BACKOFF_MS),
+        # By its name a pause, in gRPC's code the time that an attempt has.
+        ("grpc.min_reconnect_backoff_ms", round(connect_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", _MAX_BACKOFF_MS),
         # Otherwise channels of one process to one address share a connection and its back-off.
         ("grpc.use_local_subchannel_pool", 1),

@@ -8,157 +8,78 @@ async with ControllerClient("127.0.0.1:9560") as controller:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
-from fractions import Fraction
+import uuid
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 import grpc
-import grpc.aio
 
-from ringstep.controller.channels import open_channel
+from ringstep.controller.calls import Caller
+from ringstep.controller.calls import ControllerError as ControllerError
+from ringstep.controller.credentials import ClientCredentials
 from ringstep.controller.defaults import DEFAULT_LISTEN
-from ringstep.controller.jobs import Marking, MatchKind, QueuePair, Tag, Traffic
-from ringstep.controller.v1 import jobs_pb2, jobs_pb2_grpc, switches_pb2, switches_pb2_grpc
-from ringstep.protocol.marker import ProgressMode, Scope
-from ringstep.protocol.tag import JobCarrier
+from ringstep.controller.jobmessage import Q_GATE_OFF as Q_GATE_OFF
+from ringstep.controller.jobmessage import job_spec as job_spec
+from ringstep.controller.jobmessage import marker_overrides as marker_overrides
+from ringstep.controller.v1 import jobs_pb2, switches_pb2
+from ringstep.fabric.topology import parse_target
 
 DEFAULT_TARGET: Final = DEFAULT_LISTEN
 DEFAULT_TIMEOUT_S: Final = 10.0
-Q_GATE_OFF: Final = -1
-"""Value of ``q_gate`` that switches the queue gate off."""
 _POLL_S = 0.05
-_T = TypeVar("_T")
-
-_MATCH = {
-    MatchKind.DST_QP: jobs_pb2.MATCH_KIND_DST_QP,
-    MatchKind.PAIR: jobs_pb2.MATCH_KIND_PAIR,
-    MatchKind.TAG: jobs_pb2.MATCH_KIND_TAG,
-    MatchKind.UEC: jobs_pb2.MATCH_KIND_UEC,
-}
-_MARKING = {
-    Marking.AUTO: jobs_pb2.MARKING_CHOICE_AUTO,
-    Marking.ON: jobs_pb2.MARKING_CHOICE_ON,
-    Marking.OFF: jobs_pb2.MARKING_CHOICE_OFF,
-}
-_CARRIER = {
-    JobCarrier.SPORT: jobs_pb2.TAG_CARRIER_SPORT,
-    JobCarrier.RESV6A: jobs_pb2.TAG_CARRIER_RESV6A,
-    JobCarrier.DSCP: jobs_pb2.TAG_CARRIER_DSCP,
-}
-_MODE = {
-    ProgressMode.PER_STEP: jobs_pb2.PROGRESS_MODE_PER_STEP,
-    ProgressMode.ANCHORED: jobs_pb2.PROGRESS_MODE_ANCHORED,
-}
-_SCOPE = {Scope.SWITCH: jobs_pb2.SCOPE_SWITCH, Scope.PORT: jobs_pb2.SCOPE_PORT}
-
-
-class ControllerError(Exception):
-    """A call that the controller refused, or that did not reach it; ``code`` is gRPC's."""
-
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
-        self.code = code
-        self.text = text
-        super().__init__(text)
+_GONE = frozenset({jobs_pb2.JOB_EVENT_KIND_RELEASED, jobs_pb2.JOB_EVENT_KIND_EXPIRED})
+Ref = str | int
+"""A live job, by name or by Job_ID."""
 
 
 class NotProgrammedError(Exception):
     """Switches did not come in sync in time; the text names them and their reasons."""
 
 
-def job_spec(
-    name: str,
-    *,
-    rings: Iterable[Sequence[str]] = (),
-    queue_pairs: Iterable[QueuePair] = (),
-    match: MatchKind | None = None,
-    tag: Tag | None = None,
-    uec_job_ids: Iterable[int] = (),
-    profile: str = "",
-    k: float | None = None,
-    tau: Fraction | None = None,
-    t_win_us: int | None = None,
-    n_sample: int | None = None,
-    n_warmup: int | None = None,
-    alpha_max: int | None = None,
-    q_gate: int | None = None,
-    step_bits: int | None = None,
-    job_bits: int | None = None,
-    mode: ProgressMode | None = None,
-    packets_per_step: int | None = None,
-    marking: Marking | None = None,
-    traffic: Traffic | None = None,
-    scope: Scope | None = None,
-) -> jobs_pb2.JobSpec:
-    """Return the message that registers a job; what is None keeps the profile's value.
-
-    Without ``marking`` the controller decides, by ``traffic`` and its fabric.
+def parse_targets(text: str) -> tuple[str, ...]:
+    """Return the controllers of ``HOST:PORT[,HOST:PORT...]``, each once, in order.
 
     Raises:
-        ValueError: a number does not fit its protobuf field.
+        ValueError: one is not HOST:PORT, or there is none.
     """
-    spec = jobs_pb2.JobSpec(
-        name=name,
-        rings=[jobs_pb2.Ring(hosts=ring) for ring in rings],
-        queue_pairs=[
-            jobs_pb2.QueuePair(src=pair.src, dst=pair.dst, dest_qp=pair.dest_qp)
-            for pair in queue_pairs
-        ],
-        uec_job_ids=uec_job_ids,
-        profile=profile,
-        overrides=jobs_pb2.MarkerOverrides(
-            k=k,
-            t_win_us=t_win_us,
-            n_sample=n_sample,
-            n_warmup=n_warmup,
-            alpha_max=alpha_max,
-            q_gate=q_gate,
-            step_bits=step_bits,
-            job_bits=job_bits,
-            packets_per_step=packets_per_step,
-        ),
-    )
-    if match is not None:
-        spec.match = _MATCH[match]
-    if tag is not None:
-        spec.tag.CopyFrom(jobs_pb2.Tag(carrier=_CARRIER[tag.carrier], value=tag.value))
-    if tau is not None:
-        spec.overrides.tau.CopyFrom(jobs_pb2.Fraction(num=tau.numerator, den=tau.denominator))
-    if marking is not None:
-        spec.marking = _MARKING[marking]
-    if traffic is not None:
-        spec.traffic.CopyFrom(
-            jobs_pb2.Traffic(
-                sender=traffic.sender,
-                preset=traffic.preset,
-                step_bytes=traffic.step_bytes,
-                rtt_ns=traffic.rtt_ns,
-                mtu=traffic.mtu,
-                tenants=traffic.tenants,
-            )
-        )
-    if mode is not None:
-        spec.overrides.mode = _MODE[mode]
-    if scope is not None:
-        spec.overrides.scope = _SCOPE[scope]
-    return spec
+    targets = dict.fromkeys(parse_target(part.strip()) for part in text.split(",") if part.strip())
+    if not targets:
+        parse_target(text)
+    return tuple(targets)
 
 
 class ControllerClient:
-    """Calls of one controller; an async context manager. ``timeout_s`` bounds every call.
+    """Calls of the controllers of one fabric; an async context manager.
+
+    ``target`` names one or several (``a:9560,b:9560``): calls go to the one that leads, wherever
+    that is told, and to the next one where one is gone. A call whose answer was lost is repeated
+    only where that is harmless. ``timeout_s`` bounds every call, with all its attempts.
 
     Raises:
+        ValueError: ``target`` is not HOST:PORT, or the credentials do not go with it.
         ControllerError: from every method, where the controller refuses or does not answer.
     """
 
     def __init__(
-        self, target: str = DEFAULT_TARGET, *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        target: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        credentials: ClientCredentials | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self.target = target
-        self._timeout_s = timeout_s
-        self._channel = open_channel(target)
-        self._jobs = jobs_pb2_grpc.JobsStub(self._channel)
-        self._switches = switches_pb2_grpc.SwitchesStub(self._channel)
+        targets = parse_targets(target if isinstance(target, str) else ",".join(target))
+        self._calls = Caller(targets, credentials or ClientCredentials(), timeout_s)
+
+    @property
+    def target(self) -> str:
+        """HOST:PORT of the controller that is asked next."""
+        return self._calls.current.target
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All controllers that are known: those given, and those that others named."""
+        return self._calls.targets
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,72 +90,183 @@ class ControllerClient:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._channel.close(None)
+        await self._calls.close()
 
-    async def _call(self, call: Awaitable[_T]) -> _T:
-        try:
-            return await call
-        except grpc.aio.AioRpcError as error:
-            code, details = error.code(), error.details() or ""
-            if code is grpc.StatusCode.UNAVAILABLE:
-                details = (
-                    f"no controller answers at {self.target} ({details}); start one with "
-                    "'ringstep controller serve', or give --controller HOST:PORT"
-                )
-            elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                details = f"{self.target} did not answer within {self._timeout_s:g} s"
-            raise ControllerError(code, details) from None
+    # -- jobs --------------------------------------------------------------------------------
 
-    async def register(self, spec: jobs_pb2.JobSpec, request_id: str = "") -> jobs_pb2.Job:
-        """Register a job; the same ``request_id`` and spec again return the same job."""
-        request = jobs_pb2.RegisterRequest(request_id=request_id, spec=spec)
-        reply = await self._call(self._jobs.Register(request, timeout=self._timeout_s))
+    async def register(
+        self, spec: jobs_pb2.JobSpec, request_id: str | None = None, *, rebalance: bool = False
+    ) -> jobs_pb2.Job:
+        """Register a job; the same ``request_id`` and spec again return the same job.
+
+        Without ``request_id`` one is made up for this call, so that the call may be repeated
+        within it; an empty one makes no promise, and the call is not repeated. ``rebalance``:
+        plan the paths of all live jobs anew for this one.
+        """
+        if request_id is None:
+            request_id = str(uuid.uuid4())
+        request = jobs_pb2.RegisterRequest(request_id=request_id, spec=spec, rebalance=rebalance)
+        reply = await self._calls.call(
+            lambda at: at.jobs.Register, request, repeatable=bool(request_id)
+        )
         return reply.job
 
-    async def release(self, ref: str | int) -> jobs_pb2.Job:
-        """Release a job by name or Job_ID, and return what it was."""
-        request = jobs_pb2.ReleaseRequest(job=_ref(ref))
-        return (await self._call(self._jobs.Release(request, timeout=self._timeout_s))).job
+    async def renew(self, ref: Ref, lease_s: int = 0, *, generation: int = 0) -> jobs_pb2.Job:
+        """Start a job's lease anew, for ``lease_s`` seconds; 0: as long as before."""
+        request = jobs_pb2.RenewRequest(job=_ref(ref, generation), lease_s=lease_s)
+        reply = await self._calls.call(lambda at: at.jobs.Renew, request, repeatable=True)
+        return reply.job
 
-    async def get(self, ref: str | int) -> jobs_pb2.Job:
+    async def release(self, ref: Ref, *, generation: int = 0) -> jobs_pb2.Job:
+        """Release a job by name or Job_ID, and return what it was.
+
+        With ``generation`` only a job of that generation; the call may then be repeated.
+        """
+        request = jobs_pb2.ReleaseRequest(job=_ref(ref, generation))
+        reply = await self._calls.call(
+            lambda at: at.jobs.Release, request, repeatable=generation != 0
+        )
+        return reply.job
+
+    async def get(self, ref: Ref) -> jobs_pb2.Job:
         """Return a live job by name or Job_ID."""
         request = jobs_pb2.GetRequest(job=_ref(ref))
-        return (await self._call(self._jobs.Get(request, timeout=self._timeout_s))).job
+        return (await self._calls.call(lambda at: at.jobs.Get, request, repeatable=True)).job
 
-    async def jobs(self) -> list[jobs_pb2.Job]:
-        """Return all live jobs in ascending Job_ID."""
+    async def jobs(self, tenant: str = "") -> list[jobs_pb2.Job]:
+        """Return all live jobs (of ``tenant``, where given) in ascending Job_ID."""
         jobs: list[jobs_pb2.Job] = []
         token = ""
         while True:
             request = jobs_pb2.ListRequest(page_token=token)
-            reply = await self._call(self._jobs.List(request, timeout=self._timeout_s))
-            jobs += reply.jobs
+            reply = await self._calls.call(lambda at: at.jobs.List, request, repeatable=True)
+            jobs += [job for job in reply.jobs if tenant in ("", job.spec.tenant)]
             token = reply.next_page_token
             if not token:
                 return jobs
 
-    async def state(self, ref: str | int) -> jobs_pb2.StateResponse:
+    async def watch(
+        self, refs: Iterable[Ref] = (), *, state_interval_ms: int = 0, tenant: str = ""
+    ) -> AsyncIterator[jobs_pb2.JobEvent]:
+        """Yield every live job (of ``refs``, where given), SYNCED, and then what changes.
+
+        Where the stream is lost another one is opened, also at another controller: snapshots and
+        SYNCED then come again, before it RELEASED for each job that is gone meanwhile.
+        ``state_interval_ms``: read the jobs' state from the switches this often; 0: not.
+        """
+        request = jobs_pb2.WatchRequest(
+            jobs=[_ref(ref) for ref in refs], state_interval_ms=state_interval_ms, tenant=tenant
+        )
+        live: dict[tuple[int, int], jobs_pb2.Job] = {}
+        before: dict[tuple[int, int], jobs_pb2.Job] = {}
+        async for event in self._calls.stream(lambda at: at.jobs.Watch, request):
+            if event is None:
+                before, live = before | live, {}
+                continue
+            if event.kind == jobs_pb2.JOB_EVENT_KIND_SYNCED:
+                for key, job in before.items():
+                    if key not in live:
+                        yield jobs_pb2.JobEvent(kind=jobs_pb2.JOB_EVENT_KIND_RELEASED, job=job)
+                before = {}
+            elif event.kind in _GONE:
+                live.pop((event.job.id, event.job.generation), None)
+            elif event.HasField("job"):
+                live[event.job.id, event.job.generation] = event.job
+            yield event
+
+    async def update(
+        self, ref: Ref, changes: jobs_pb2.MarkerOverrides, *, generation: int = 0
+    ) -> jobs_pb2.Job:
+        """Change marker parameters of a live job (see :func:`marker_overrides`)."""
+        request = jobs_pb2.UpdateParametersRequest(job=_ref(ref, generation), changes=changes)
+        reply = await self._calls.call(
+            lambda at: at.jobs.UpdateParameters, request, repeatable=True
+        )
+        return reply.job
+
+    async def state(self, ref: Ref) -> jobs_pb2.StateResponse:
         """Read a job's state blocks and counters from its switches, now."""
         request = jobs_pb2.StateRequest(job=_ref(ref))
-        return await self._call(self._jobs.State(request, timeout=self._timeout_s))
+        return await self._calls.call(lambda at: at.jobs.State, request, repeatable=True)
+
+    async def plan(
+        self, what: jobs_pb2.JobSpec | Ref, *, rebalance: bool = False
+    ) -> jobs_pb2.PlanResponse:
+        """Return what the planner would do for a job, or did for a live one; changes nothing."""
+        request = jobs_pb2.PlanRequest(rebalance=rebalance)
+        if isinstance(what, jobs_pb2.JobSpec):
+            request.spec.CopyFrom(what)
+        else:
+            request.job.CopyFrom(_ref(what))
+        return await self._calls.call(lambda at: at.jobs.Plan, request, repeatable=True)
+
+    async def rebalance(self, *, dry_run: bool = False) -> jobs_pb2.RebalanceResponse:
+        """Plan the paths of all live jobs anew, and move what that moves unless ``dry_run``."""
+        request = jobs_pb2.RebalanceRequest(dry_run=dry_run)
+        return await self._calls.call(lambda at: at.jobs.Rebalance, request, repeatable=dry_run)
+
+    # -- switches ----------------------------------------------------------------------------
 
     async def add_switch(self, name: str, address: str, device_id: int = 0) -> switches_pb2.Switch:
         """Keep a switch of the topology programmed at ``HOST:PORT``."""
         request = switches_pb2.AddSwitchRequest(name=name, address=address, device_id=device_id)
-        return (await self._call(self._switches.Add(request, timeout=self._timeout_s))).switch
+        reply = await self._calls.call(lambda at: at.switches.Add, request, repeatable=True)
+        return reply.switch
 
     async def remove_switch(self, name: str) -> None:
         """Stop to keep a switch programmed."""
         request = switches_pb2.RemoveSwitchRequest(name=name)
-        await self._call(self._switches.Remove(request, timeout=self._timeout_s))
+        await self._calls.call(lambda at: at.switches.Remove, request, repeatable=False)
 
     async def switches(self) -> list[switches_pb2.Switch]:
         """Return all switches of the topology with their state."""
         request = switches_pb2.ListSwitchesRequest()
-        reply = await self._call(self._switches.List(request, timeout=self._timeout_s))
+        reply = await self._calls.call(lambda at: at.switches.List, request, repeatable=True)
         return list(reply.switches)
 
-    async def wait_programmed(self, ref: str | int, timeout_s: float = 30.0) -> jobs_pb2.Job:
+    async def switch(self, name: str) -> switches_pb2.Switch:
+        """Return a switch of the topology; NOT_FOUND, with the known names, where it is none."""
+        switches = {switch.name: switch for switch in await self.switches()}
+        found = switches.get(name)
+        if found is None:
+            raise ControllerError(
+                grpc.StatusCode.NOT_FOUND,
+                f"no switch of the topology has name {name!r}; known switches: "
+                f"{', '.join(switches) or 'none'}",
+            )
+        return found
+
+    async def drain(self, name: str, *, drained: bool = True) -> switches_pb2.DrainResponse:
+        """Lead traffic around a switch, or end that; returns the switch and what moved."""
+        request = switches_pb2.DrainRequest(name=name, drained=drained)
+        return await self._calls.call(lambda at: at.switches.Drain, request, repeatable=True)
+
+    async def set_link(self, switch: str, port: int, *, up: bool) -> list[str]:
+        """Say that the link at a switch's port failed or works again; returns who moved."""
+        request = switches_pb2.SetLinkRequest(switch=switch, port=port, up=up)
+        reply = await self._calls.call(lambda at: at.switches.SetLink, request, repeatable=True)
+        return list(reply.moved_jobs)
+
+    async def reload_topology(self) -> switches_pb2.ReloadTopologyResponse:
+        """Let the controller read its topology file again, and follow it."""
+        request = switches_pb2.ReloadTopologyRequest()
+        return await self._calls.call(
+            lambda at: at.switches.ReloadTopology, request, repeatable=False
+        )
+
+    async def watch_switches(self) -> AsyncIterator[switches_pb2.SwitchEvent]:
+        """Yield every switch, ``synced``, and then each one that changes.
+
+        Where the stream is lost another one is opened, and all switches come again.
+        """
+        request = switches_pb2.WatchSwitchesRequest()
+        async for event in self._calls.stream(lambda at: at.switches.Watch, request):
+            if event is not None:
+                yield event
+
+    # -- waiting -----------------------------------------------------------------------------
+
+    async def wait_programmed(self, ref: Ref, timeout_s: float = 30.0) -> jobs_pb2.Job:
         """Return the job once every switch of its paths is in sync.
 
         Raises:
@@ -243,9 +275,11 @@ class ControllerClient:
         job = await self.get(ref)
         try:
             async with asyncio.timeout(timeout_s):
-                while not _in_sync(_able_phases(job)) or job.problem:
-                    await asyncio.sleep(_POLL_S)
-                    job = await self.get(ref)
+                if not _programmed(job):
+                    async for state in self._states(job):
+                        job = state
+                        if _programmed(job):
+                            break
         except TimeoutError:
             reasons = [job.problem] if job.problem else []
             reasons += [
@@ -265,6 +299,24 @@ class ControllerClient:
             )
         return job
 
+    async def _states(self, job: jobs_pb2.Job) -> AsyncIterator[jobs_pb2.Job]:
+        """Yield a job whenever it changes; by polling, where the controller cannot stream."""
+        try:
+            async for event in self.watch([job.id]):
+                if event.kind in _GONE:
+                    raise ControllerError(
+                        grpc.StatusCode.NOT_FOUND,
+                        f"job {job.spec.name!r} ({job.id}) was released meanwhile",
+                    )
+                if event.HasField("job"):
+                    yield event.job
+        except ControllerError as error:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+        while True:
+            yield await self.get(job.id)
+            await asyncio.sleep(_POLL_S)
+
     async def wait_switches(
         self, names: Iterable[str] | None = None, timeout_s: float = 30.0
     ) -> list[switches_pb2.Switch]:
@@ -274,38 +326,58 @@ class ControllerClient:
             NotProgrammedError: not within ``timeout_s``.
         """
         wanted = None if names is None else set(names)
-        switches: list[switches_pb2.Switch] = []
+        seen: dict[str, switches_pb2.Switch] = {}
         try:
             async with asyncio.timeout(timeout_s):
-                while True:
-                    switches = [
-                        switch
-                        for switch in await self.switches()
+                async for switches in self._fleets():
+                    seen = {
+                        switch.name: switch
+                        for switch in switches
                         if wanted is None or switch.name in wanted
-                    ]
-                    if _in_sync(switch.status.phase for switch in switches):
-                        return switches
-                    await asyncio.sleep(_POLL_S)
+                    }
+                    if _in_sync(switch.status.phase for switch in seen.values()):
+                        break
         except TimeoutError:
             late = "; ".join(
                 f"{switch.name} is {phase_text(switch.status.phase)}: "
                 f"{switch.status.detail or 'no reason given'}"
-                for switch in switches
+                for switch in seen.values()
                 if switch.status.phase != switches_pb2.SWITCH_PHASE_IN_SYNC
             )
             raise NotProgrammedError(f"not in sync after {timeout_s:g} s: {late}") from None
+        return list(seen.values())
+
+    async def _fleets(self) -> AsyncIterator[list[switches_pb2.Switch]]:
+        """Yield all switches, again whenever one changes; by polling where that is all there is."""
+        seen: dict[str, switches_pb2.Switch] = {}
+        synced = False
+        try:
+            async for event in self.watch_switches():
+                synced |= event.synced
+                if event.HasField("switch"):
+                    seen[event.switch.name] = event.switch
+                if synced:
+                    yield list(seen.values())
+        except ControllerError as error:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+        while True:
+            yield await self.switches()
+            await asyncio.sleep(_POLL_S)
 
 
-def _ref(ref: str | int) -> jobs_pb2.JobRef:
-    return jobs_pb2.JobRef(id=ref) if isinstance(ref, int) else jobs_pb2.JobRef(name=ref)
+def _ref(ref: Ref, generation: int = 0) -> jobs_pb2.JobRef:
+    if isinstance(ref, int):
+        return jobs_pb2.JobRef(id=ref, generation=generation)
+    return jobs_pb2.JobRef(name=ref, generation=generation)
 
 
 def _in_sync(phases: Iterable[switches_pb2.SwitchPhase]) -> bool:
     return all(phase == switches_pb2.SWITCH_PHASE_IN_SYNC for phase in phases)
 
 
-def _able_phases(job: jobs_pb2.Job) -> list[switches_pb2.SwitchPhase]:
-    return [item.phase for item in job.programming if not item.cannot]
+def _programmed(job: jobs_pb2.Job) -> bool:
+    return not job.problem and _in_sync(item.phase for item in job.programming if not item.cannot)
 
 
 def phase_text(phase: switches_pb2.SwitchPhase) -> str:

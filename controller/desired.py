@@ -1,48 +1,63 @@
-"""From topology and jobs to what every switch should hold. Pure functions.
+"""From a fabric and its jobs to what every switch should hold. Pure functions.
 
-A switch's state is the fabric's part (:func:`fabric_tables`: routes, ECMP groups, RED, seed) and,
-on top, one part per job (:func:`job_entries`) on the switches that the job's paths may cross.
+A switch's state is the fabric's part (:attr:`FabricView.base`) and, on top, one part per job
+(:func:`job_entries`) on the switches that the job's paths may cross. A job's rule pins a path:
+its path id is the egress port of the planned path there, or 0 for ECMP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
 from ringstep.controller.entries import (
+    ActionCall,
     EntryKey,
     EntryValue,
     Exact,
-    GroupRef,
-    Lpm,
-    ProfileKey,
     SwitchTables,
     Ternary,
     action,
     entry_key,
     merged,
 )
-from ringstep.controller.jobs import JobSpec, MatchKind
+from ringstep.controller.fabricview import ECMP_PROFILE, PLANNED_PATH, FabricView, fabric_view
+from ringstep.controller.jobs import Followers, JobSpec, MatchKind
+from ringstep.controller.paths import JobPaths, PathKey, wanted_edges
 from ringstep.fabric.ecmp import address_128
 from ringstep.fabric.model import MAX_PORT, Host, Topology
-from ringstep.fabric.rings import egress_ports
-from ringstep.fabric.routing import Hop, RouteTable
-from ringstep.protocol.marker import Scope
+from ringstep.fabric.planner import PathHop
+from ringstep.protocol.marker import MarkerParams, Scope
 from ringstep.protocol.tag import JobCarrier
 
-ECMP_PROFILE = "ecmp"
+__all__ = [
+    "ALL_PORTS",
+    "ECMP_PROFILE",
+    "RULE_TABLES",
+    "JobEntries",
+    "PlacedJob",
+    "block_keys",
+    "crossings",
+    "desired_tables",
+    "fabric_tables",
+    "job_entries",
+    "match_keys",
+    "overlap",
+]
+
 ALL_PORTS = 0
 """Block key of a job whose ports share one block; port numbers start at 1."""
-_UNPLANNED = 0
-_FIRST_SHARED_GROUP = MAX_PORT + 1
+_ECMP = 0
 _TAG_PRIORITY = {JobCarrier.SPORT: 30, JobCarrier.RESV6A: 20, JobCarrier.DSCP: 10}
 _SIX_BITS = 0x3F
+_PORT = tuple(("egress_port", Exact(port)) for port in range(MAX_PORT + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedJob:
-    """A job with its Job_ID, and its block ids by switch and block key.
+    """A job with its Job_ID, its block ids by switch and block key, and its planned paths.
 
     A block key is an egress port, or :data:`ALL_PORTS` where the job's ports share a block.
     A switch that is not in ``blocks`` does not follow the job.
@@ -52,25 +67,112 @@ class PlacedJob:
     generation: int
     spec: JobSpec
     blocks: Mapping[str, Mapping[int, int]]
+    paths: JobPaths = field(default_factory=dict)
 
 
 JobEntries = dict[str, dict[EntryKey, EntryValue]]
 """Switch -> entries of one job."""
 
+_TARGETS: Final = "targets"
+_Step = tuple[str, tuple[int, ...], int]
+"""A switch, the ports that packets of an edge may leave by, and the path id that pins one, or 0."""
 
-def crossings(
-    topology: Topology, tables: Mapping[str, RouteTable], spec: JobSpec
-) -> dict[str, frozenset[int]]:
-    """Return switch -> egress ports that packets of the job may leave by, over all ECMP paths.
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a job's packets go and what finds them: all that its entries are made of.
+
+    Attributes:
+        edges: per edge, the rules that find its packets, and what they do at every switch.
+        ports: switch -> egress ports that packets of the job may leave by.
+    """
+
+    edges: tuple[tuple[tuple[EntryKey, ...], tuple[_Step, ...]], ...]
+    ports: Mapping[str, frozenset[int]]
+
+    @property
+    def rules(self) -> frozenset[EntryKey]:
+        """The keys of all rules that find the job's packets."""
+        return frozenset([rule for rules, _ in self.edges for rule in rules])
+
+
+def lay_out(view: FabricView, spec: JobSpec, paths: JobPaths) -> Layout:
+    """Return where a job's packets go.
+
+    An edge with a planned path crosses exactly its hops, any other all ECMP paths.
 
     Raises:
         KeyError: a host of the job is not in the topology.
     """
-    ports: dict[str, frozenset[int]] = {}
-    for edge in spec.edges:
-        for switch, used in egress_ports(topology, tables, edge).items():
-            ports[switch] = ports.get(switch, frozenset()) | used
-    return dict(sorted(ports.items()))
+    edges = []
+    ports: dict[str, set[int]] = {}
+    for key in _edges(spec):
+        steps = _steps(view, key, paths.get(key, ()))
+        edges.append((_rule_keys(view, spec, key), steps))
+        for switch, used, _ in steps:
+            known = ports.get(switch)
+            if known is None:
+                ports[switch] = set(used)
+            else:
+                known.update(used)
+    return Layout(tuple(edges), {switch: frozenset(ports[switch]) for switch in sorted(ports)})
+
+
+def crossings(view: FabricView, spec: JobSpec, paths: JobPaths) -> Mapping[str, frozenset[int]]:
+    """Return switch -> egress ports that packets of the job may leave by; see :func:`lay_out`.
+
+    Raises:
+        KeyError: a host of the job is not in the topology.
+    """
+    return lay_out(view, spec, paths).ports
+
+
+def _edges(spec: JobSpec) -> Iterable[PathKey]:
+    """The edges whose traffic is the job's; with rules by destination QP, each connection's."""
+    return wanted_edges(spec)
+
+
+def _steps(view: FabricView, key: PathKey, hops: tuple[PathHop, ...]) -> tuple[_Step, ...]:
+    """What packets of an edge do at every switch that they may pass."""
+    return view.remembered((key.src, key.dst, hops), lambda: _find_steps(view, key, hops))
+
+
+def _find_steps(view: FabricView, key: PathKey, hops: tuple[PathHop, ...]) -> tuple[_Step, ...]:
+    src, dst = key.src, key.dst
+    if not hops:
+        return tuple(
+            (switch, tuple(sorted(ports)), _ECMP)
+            for switch, ports in view.ecmp_ports(src, dst).items()
+        )
+    pinned = {hop.switch: hop.port for hop in hops[:-1]}
+    topology = view.usable
+    steps: list[_Step] = []
+    # A sender with links to several ToRs may send by any of them: the plan knows of one.
+    pending = [end.node for end in reversed(topology.attachments(src))]
+    seen: set[str] = set()
+    while pending:
+        switch = pending.pop()
+        if switch in seen:
+            continue
+        seen.add(switch)
+        ways = view.ports_towards(switch, dst)
+        ports, path_id = ways, _ECMP
+        port = pinned.get(switch, _ECMP)
+        # A path id without an entry, of a path that is broken here, is as good as none.
+        if (
+            port
+            and EntryKey(PLANNED_PATH, (("path_id", Exact(port)),)) in view.base[switch].entries
+        ):
+            ports = (port,)
+            # Also while a failure leaves one way: when others are back, ECMP uses them at once.
+            pins = len(ways) > 1 or port not in ways or view.has_choice(switch, dst)
+            path_id = port if pins else _ECMP
+        if not ports:
+            continue
+        steps.append((switch, ports, path_id))
+        wired = view.topology.ports(switch)
+        pending += [wired[p][0].node for p in ports if wired[p][0].node in topology.switches]
+    return tuple(sorted(steps))
 
 
 RULE_TABLES: Final = {
@@ -83,96 +185,101 @@ RULE_TABLES: Final = {
 
 
 def block_keys(
-    topology: Topology,
-    tables: Mapping[str, RouteTable],
-    spec: JobSpec,
-    without: Collection[str] = (),
+    view: FabricView, spec: JobSpec, layout: Layout, without: Collection[str] = ()
 ) -> dict[str, tuple[int, ...]]:
     """Return switch -> keys of the state blocks that the job needs there.
 
-    Switches in ``without`` do not follow the job.
-
-    Raises:
-        KeyError: a host of the job is not in the topology.
+    Switches in ``without`` do not follow the job, nor do others than ToRs where its followers are
+    the ToRs.
     """
+    switches = view.topology.switches
+    tors_only = spec.followers is Followers.TOR
     return {
         switch: (ALL_PORTS,) if spec.scope is Scope.SWITCH else tuple(sorted(ports))
-        for switch, ports in crossings(topology, tables, spec).items()
-        if switch not in without
+        for switch, ports in layout.ports.items()
+        if switch not in without and not (tors_only and switches[switch].role != "tor")
     }
 
 
-def fabric_tables(topology: Topology, tables: Mapping[str, RouteTable]) -> dict[str, SwitchTables]:
-    """Return what every switch holds without any job.
-
-    Member ids are port numbers. A group of one port has the port's number, a group of several
-    ports a number above all ports, in the order of first use; next hop ids are group ids.
-    """
-    return {name: _switch_tables(topology, tables[name]) for name in topology.switches}
+def fabric_tables(topology: Topology) -> dict[str, SwitchTables]:
+    """Return what every switch holds without any job while all links are up."""
+    return dict(fabric_view(topology).base)
 
 
-def _switch_tables(topology: Topology, routes: RouteTable) -> SwitchTables:
-    switch = topology.switches[routes.switch]
-    result = SwitchTables()
-    result.defaults["switch_config"] = action("set_switch", {"ecmp_seed": switch.ecmp_seed})
-    result.defaults["route_v4"] = action("drop")
-    result.defaults["route_v6"] = action("drop")
-    group_ids: dict[tuple[Hop, ...], int] = {}
-    for network, hops in routes.routes.items():
-        group_id = group_ids.get(hops)
-        if group_id is None:
-            shared = sum(1 for known in group_ids if len(known) > 1)
-            group_id = hops[0].port if len(hops) == 1 else _FIRST_SHARED_GROUP + shared
-            group_ids[hops] = group_id
-            for hop in hops:
-                result.members[ProfileKey(ECMP_PROFILE, hop.port)] = action(
-                    "forward",
-                    {"port": hop.port, "src_mac": switch.mac, "dst_mac": hop.dst_mac},
-                )
-            result.groups[ProfileKey(ECMP_PROFILE, group_id)] = tuple((hop.port, 1) for hop in hops)
-            result.entries[entry_key("nexthop", nexthop_id=Exact(group_id))] = GroupRef(group_id)
-        prefix = Lpm(int(network.network_address), network.prefixlen)
-        result.entries[entry_key(f"route_v{network.version}", dst_addr=prefix)] = action(
-            "set_nexthop", {"nexthop_id": group_id}
-        )
-    for port, (_, link) in topology.ports(switch.name).items():
-        if link.red is not None:
-            result.entries[entry_key("red", egress_port=Exact(port))] = action(
-                "set_red", link.red.params.to_table()
-            )
-    return result
+def job_entries(view: FabricView, job: PlacedJob, layout: Layout | None = None) -> JobEntries:
+    """Return the entries of one job: all on the switches that follow it, rules alone on some.
 
+    ``layout`` is that of the job's spec and paths, where it is at hand.
 
-def job_entries(topology: Topology, tables: Mapping[str, RouteTable], job: PlacedJob) -> JobEntries:
-    """Return the entries of one job, on the switches that have blocks for it and nowhere else.
+    Where the followers are the ToRs, other switches hold a rule only where it pins a path; there
+    packets of the job are forwarded, and neither followed nor counted.
 
     Raises:
         KeyError: a host of the job is not in the topology, or a block is missing.
     """
     result: JobEntries = {}
-    for edge in job.spec.edges:
-        rules = _rules(topology, job, edge.src, edge.dst)
-        for switch, ports in egress_ports(topology, tables, edge).items():
-            if switch not in job.blocks:
+    spec, blocks = job.spec, job.blocks
+    shared = spec.scope is Scope.SWITCH
+    pins_elsewhere = spec.followers is Followers.TOR
+    job_key = ("job", Exact(job.job_id))
+    calls: dict[int, ActionCall] = {}
+    set_block: dict[int, ActionCall] = {}
+    maps: dict[int, EntryKey] = {}
+    for rules, steps in (layout or lay_out(view, spec, job.paths)).edges:
+        for switch, ports, path_id in steps:
+            of_switch = blocks.get(switch)
+            if of_switch is None and not (path_id and pins_elsewhere):
                 continue
-            entries = result.setdefault(switch, {})
-            entries.update(rules)
-            for port in ports:
-                key = ALL_PORTS if job.spec.scope is Scope.SWITCH else port
-                entries[entry_key("block_map", job=Exact(job.job_id), egress_port=Exact(port))] = (
-                    action("set_block", {"block": job.blocks[switch][key]})
+            entries = result.get(switch)
+            if entries is None:
+                entries = result[switch] = {}
+            call = calls.get(path_id)
+            if call is None:
+                call = calls[path_id] = ActionCall(
+                    "set_job", (("job", job.job_id), ("path_id", path_id))
                 )
-    params = replace(job.spec.params, generation=job.generation)
-    for entries in result.values():
-        entries[entry_key("job_params", job=Exact(job.job_id))] = action(
-            "set_params", params.to_table()
+            for rule in rules:
+                entries[rule] = call
+            if of_switch is None:
+                continue
+            for port in ports:
+                block = of_switch[ALL_PORTS if shared else port]
+                where = maps.get(port)
+                if where is None:
+                    where = maps[port] = EntryKey("block_map", (_PORT[port], job_key))
+                mapped = set_block.get(block)
+                if mapped is None:
+                    mapped = set_block[block] = ActionCall("set_block", (("block", block),))
+                entries[where] = mapped
+    params_key = EntryKey("job_params", (job_key,))
+    params = _set_params(spec.params, job.generation)
+    for switch, entries in result.items():
+        if switch in blocks:
+            entries[params_key] = params
+    return {switch: result[switch] for switch in sorted(result)}
+
+
+@lru_cache(maxsize=4096)
+def _set_params(params: MarkerParams, generation: int) -> ActionCall:
+    return action("set_params", replace(params, generation=generation).to_table())
+
+
+def _rule_keys(view: FabricView, spec: JobSpec, key: PathKey) -> tuple[EntryKey, ...]:
+    if spec.match is MatchKind.DST_QP:
+        qp = ("dst_qp", Exact(key.dest_qp))
+        targets = view.remembered(
+            (_TARGETS, key.src, key.dst), lambda: _targets(view.topology, key)
         )
-    return dict(sorted(result.items()))
+        return tuple([EntryKey("job_by_dst_qp", (target, qp)) for target in targets])
+    if spec.match is MatchKind.PAIR:
+        return view.remembered(key, lambda: tuple(_match_keys(view.topology, spec, key)))
+    return tuple(_match_keys(view.topology, spec, key))
 
 
-def _rules(topology: Topology, job: PlacedJob, src: str, dst: str) -> dict[EntryKey, EntryValue]:
-    set_job = action("set_job", {"job": job.job_id, "path_id": _UNPLANNED})
-    return dict.fromkeys(_match_keys(topology, job.spec, src, dst), set_job)
+def _targets(topology: Topology, edge: PathKey) -> tuple[tuple[str, Exact], ...]:
+    """The fields that match an edge's destination, one per address family."""
+    pairs = _address_pairs(topology.hosts[edge.src], topology.hosts[edge.dst])
+    return tuple(("dst_addr", Exact(target)) for target in dict.fromkeys(t for _, t in pairs))
 
 
 def match_keys(topology: Topology, spec: JobSpec) -> frozenset[EntryKey]:
@@ -181,12 +288,10 @@ def match_keys(topology: Topology, spec: JobSpec) -> frozenset[EntryKey]:
     Raises:
         KeyError: a host of the job is not in the topology.
     """
-    return frozenset(
-        key for edge in spec.edges for key in _match_keys(topology, spec, edge.src, edge.dst)
-    )
+    return frozenset(rule for edge in _edges(spec) for rule in _match_keys(topology, spec, edge))
 
 
-def _match_keys(topology: Topology, spec: JobSpec, src: str, dst: str) -> Iterable[EntryKey]:
+def _match_keys(topology: Topology, spec: JobSpec, edge: PathKey) -> Iterable[EntryKey]:
     if spec.match is MatchKind.TAG:
         yield _tag_key(spec)
         return
@@ -194,14 +299,12 @@ def _match_keys(topology: Topology, spec: JobSpec, src: str, dst: str) -> Iterab
         for job_id in spec.uec_job_ids:
             yield entry_key("job_by_uec_id", uec_job_id=Exact(job_id))
         return
-    sender, receiver = topology.hosts[src], topology.hosts[dst]
+    sender, receiver = topology.hosts[edge.src], topology.hosts[edge.dst]
     for source, target in _address_pairs(sender, receiver):
         if spec.match is MatchKind.PAIR:
             yield entry_key("job_by_pair", src_addr=Exact(source), dst_addr=Exact(target))
-            continue
-        for pair in spec.queue_pairs:
-            if (pair.src, pair.dst) == (src, dst):
-                yield entry_key("job_by_dst_qp", dst_addr=Exact(target), dst_qp=Exact(pair.dest_qp))
+        else:
+            yield entry_key("job_by_dst_qp", dst_addr=Exact(target), dst_qp=Exact(edge.dest_qp))
 
 
 def _address_pairs(sender: Host, receiver: Host) -> Iterable[tuple[int, int]]:
@@ -244,12 +347,10 @@ def _tags_overlap(left: EntryKey, right: EntryKey) -> bool:
     return one.value & common == other.value & common
 
 
-def desired_tables(
-    topology: Topology, tables: Mapping[str, RouteTable], jobs: Iterable[PlacedJob]
-) -> dict[str, SwitchTables]:
+def desired_tables(view: FabricView, jobs: Iterable[PlacedJob]) -> dict[str, SwitchTables]:
     """Return what every switch of the topology should hold, with all ``jobs``."""
-    of_jobs = [job_entries(topology, tables, job) for job in jobs]
+    of_jobs = [job_entries(view, job) for job in jobs]
     return {
         switch: merged(base, (entries[switch] for entries in of_jobs if switch in entries))
-        for switch, base in fabric_tables(topology, tables).items()
+        for switch, base in view.base.items()
     }

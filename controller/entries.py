@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Exact:
-    """The field has this value."""
+class Exact(NamedTuple):
+    """The field has this value.
+
+    Match values are tuples because keys are hashed and compared all the time.
+    """
 
     value: int
 
@@ -20,8 +23,7 @@ class Exact:
         return f"{self.value:#x}" if self.value > 0xFFFF else str(self.value)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Lpm:
+class Lpm(NamedTuple):
     """The upper ``prefix_len`` bits of the field are those of ``value``."""
 
     value: int
@@ -31,8 +33,7 @@ class Lpm:
         return f"{self.value:#x}/{self.prefix_len}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ternary:
+class Ternary(NamedTuple):
     """The field has ``value`` where ``mask`` has ones."""
 
     value: int
@@ -42,7 +43,17 @@ class Ternary:
         return f"{self.value:#x}&&&{self.mask:#x}"
 
 
-FieldValue = Exact | Lpm | Ternary
+class Range(NamedTuple):
+    """The field lies in ``low``..``high``; only programs with tables of their own have such."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"{self.low}..{self.high}"
+
+
+FieldValue = Exact | Lpm | Ternary | Range
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""The jobs and switches of one fabric, held together: store, desired state, programmers.
+"""The jobs and switches of one fabric, held together: ledger, paths, desired state, programmers.
 
-The store is the truth about jobs; this module keeps the live ones in memory, derives what every
-switch should hold, and hands it to the switches' tasks. All methods run on one event loop.
+The store is the truth about jobs. This module keeps the live ones in memory, derives what every
+switch should hold, and hands it to the switches' tasks. Everything runs on one event loop, and
+what a call decides it decides without a pause in between; what is awaited is that the store has it.
+A change reaches the switches, and those who watch, once it is durable and not before.
 """
 
 from __future__ import annotations
@@ -9,46 +11,83 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
+from ringstep.controller.cancelling import being_cancelled
+from ringstep.controller.config import DEFAULT_TENANT
 from ringstep.controller.desired import (
-    ALL_PORTS,
     RULE_TABLES,
-    JobEntries,
+    Layout,
     PlacedJob,
     block_keys,
-    crossings,
-    fabric_tables,
     job_entries,
+    lay_out,
     match_keys,
-    overlap,
 )
-from ringstep.controller.entries import EntryKey, SwitchTables, merged
-from ringstep.controller.jobs import JobSpec, MatchKind, SpecError, check_hosts
-from ringstep.controller.p4rt import SessionError, Timing
-from ringstep.controller.pipeline import Pipeline
-from ringstep.controller.programmer import Phase, Programmer, ProgrammerStatus
-from ringstep.controller.store import (
+from ringstep.controller.entries import EntryKey
+from ringstep.controller.fabricview import FabricView, fabric_view
+from ringstep.controller.facts import (
+    Change,
+    DeposedError,
+    ExhaustedError,
     NameTakenError,
-    NoSuchJobError,
-    Store,
+    Quotas,
+    Snapshot,
     StoredJob,
     StoredSwitch,
     StoreError,
 )
+from ringstep.controller.jobs import (
+    JobSpec,
+    MatchKind,
+    SpecError,
+    changed_params,
+    check_hosts,
+    lease_from,
+    params_to_proto,
+    spec_from_proto,
+)
+from ringstep.controller.journal import Journal
+from ringstep.controller.ledger import Ledger
+from ringstep.controller.live import LiveJob, parsed
+from ringstep.controller.marking import decide
+from ringstep.controller.metrics import LinkFacts, Metrics
+from ringstep.controller.moving import Mover
+from ringstep.controller.pace import Pace
+from ringstep.controller.paths import JobPaths, PathBook, PlanReport, dump_paths, load_paths
+from ringstep.controller.pipeline import Pipeline
+from ringstep.controller.programmer import Phase
+from ringstep.controller.roster import Roster
+from ringstep.controller.security import UnknownTenantError, refuse_other_tenant, tenant_for
+from ringstep.controller.states import Reader, SwitchReading
+from ringstep.controller.store import Store
+from ringstep.controller.switchboard import (
+    SessionSettings,
+    Switchboard,
+    SwitchView,
+    UnknownSwitchError,
+)
+from ringstep.controller.tokens import LOCAL, Caller
+from ringstep.controller.v1 import jobs_pb2
+from ringstep.controller.watching import Feed
 from ringstep.fabric.model import Topology
-from ringstep.fabric.routing import route_tables
-from ringstep.protocol.inband import StateReply
+from ringstep.fabric.pathgraph import PlanError
 
 LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_STATE_READS_AT_ONCE = 8
+_LEASE_TICK_S: Final = 0.25
+_RELOAD_RETRY_S: Final = 1.0
+_LAST_CALL_S: Final = 2.0
+_CLOSED: Final = "this controller leads no more; ask the one that does, and see what came of it"
+_RESTORED_AT_ONCE: Final = 25
+"""Jobs that are restored before others get their turn on the event loop."""
+_NEIGHBOURS_TOLD: Final = 20
+_EXPIRED_REMEMBERED: Final = 1000
 
 
 class RuleConflictError(Exception):
@@ -59,74 +98,86 @@ class NoRuleTableError(Exception):
     """No switch of the job's paths runs a program that can find the job's packets."""
 
 
-class UnknownSwitchError(LookupError):
-    """No switch of that name in the topology, or it is not kept programmed."""
+class UnknownLinkError(LookupError):
+    """No link between switches at that port."""
 
 
-class SwitchAddressError(ValueError):
-    """The address and device id belong to another switch."""
+class JobNews(StrEnum):
+    """What is new about a job."""
+
+    REGISTERED = "registered"
+    UPDATED = "updated"
+    PROGRAMMING = "programming"
+    RELEASED = "released"
+    EXPIRED = "expired"
 
 
-@dataclass(slots=True)
-class LiveJob:
-    """A registered job and what follows from it. ``problem`` says why it has no rules.
+def _later_news(
+    earlier: tuple[JobNews, LiveJob], later: tuple[JobNews, LiveJob]
+) -> tuple[JobNews, LiveJob]:
+    """A reader who missed that a job came learns of that first, whatever happened to it since."""
+    ended = later[0] in {JobNews.RELEASED, JobNews.EXPIRED}
+    if earlier[0] is JobNews.REGISTERED and not ended:
+        return JobNews.REGISTERED, later[1]
+    if earlier[0] is JobNews.UPDATED and later[0] is JobNews.PROGRAMMING:
+        return JobNews.UPDATED, later[1]
+    return later
 
-    ``cannot`` says, by switch, why some switches of its paths have none.
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How jobs and sessions are kept.
+
+    Attributes:
+        sessions: with switches.
+        lease_s: of jobs that ask for none; 0: none.
+        max_lease_s: the longest lease that is given.
+        quarantine_s: from a Job_ID's release until it may be handed out again.
+        quotas: the most live jobs per tenant.
+        tenants: those there are; None: any.
+        boundary_s: how long a move waits for a step to end.
+        settle_s: how long a move waits for switches to hold what comes first.
     """
 
-    stored: StoredJob
-    spec: JobSpec
-    rules: frozenset[EntryKey] = frozenset()
-    entries: JobEntries = field(default_factory=dict)
-    ports: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    problem: str = ""
-    cannot: Mapping[str, str] = field(default_factory=dict)
+    sessions: SessionSettings = field(default_factory=SessionSettings)
+    lease_s: int = 0
+    max_lease_s: int = 86_400
+    quarantine_s: float = 60.0
+    quotas: Quotas = field(default_factory=Quotas)
+    tenants: frozenset[str] | None = None
+    boundary_s: float = 2.0
+    settle_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchView:
-    """One switch of the topology with its P4Runtime address and state."""
+class _Stored:
+    """What the store holds: jobs, (switch, port) of links that are down, drained switches."""
 
-    name: str
-    role: str
-    device_id: int
-    address: str
-    status: ProgrammerStatus
+    jobs: Snapshot
+    down: frozenset[tuple[str, int]]
+    drained: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class BlockReading:
-    """One block as read from a switch; ``error`` instead of ``state`` where that failed.
+class Reloaded:
+    """What followed from a change of the fabric: names of jobs."""
 
-    On a switch with several pipes a block that serves ports of several is read from each: they are
-    as many states.
-    """
-
-    block: int
-    ports: tuple[int, ...]
-    state: StateReply | None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchReading:
-    """What one switch says about a job; ``error`` where it could not be asked at all."""
-
-    switch: str
-    blocks: tuple[BlockReading, ...]
-    counters: Mapping[str, int] | None
-    error: str = ""
+    moved: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 class Fleet:
     """Runs one :class:`Programmer` per kept switch; an async context manager.
 
-    ``read_spec`` turns a stored job back into a checked spec. ``other_pipelines`` holds the
-    programs of switches that do not run ``pipeline``, by name.
+    ``epoch`` is the term in which this controller leads (:mod:`ringstep.controller.leader`).
+    ``other_pipelines`` holds the programs of switches that do not run ``pipeline``, by name.
+    ``reload`` reads the topology file again.
 
     Raises:
         ValueError: an ECMP group of the topology is larger than the program takes, or another
             pipeline is for no switch of the topology.
+        StoreError: on entry, when the store cannot be read.
+        DeposedError: on entry, when another controller leads by now.
     """
 
     def __init__(
@@ -134,120 +185,356 @@ class Fleet:
         topology: Topology,
         store: Store,
         pipeline: Pipeline,
-        read_spec: Callable[[StoredJob], JobSpec],
         *,
-        election_id: int = 1,
-        timing: Timing | None = None,
+        epoch: int = 0,
+        settings: FleetSettings | None = None,
         other_pipelines: Mapping[str, Pipeline] | None = None,
+        reload: Callable[[], Topology] | None = None,
+        metrics: Metrics | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.topology = topology
+        self.epoch = epoch
+        self.deposed = asyncio.Event()
+        self.job_news: Feed[tuple[int, int], tuple[JobNews, LiveJob]] = Feed(_later_news)
+        self.switch_news: Feed[str, None] = Feed(lambda _earlier, later: later)
+        self.ledger: Ledger
+        self._settings = settings = settings or FleetSettings()
         self._store = store
-        self._pipelines = dict.fromkeys(topology.switches, pipeline) | dict(other_pipelines or {})
-        self._check_names()
-        self._read_spec = read_spec
-        self._election_id = election_id
-        self._timing = timing or Timing()
-        self._routes = route_tables(topology)
-        self._base = fabric_tables(topology, self._routes)
-        self._check_group_sizes()
-        self._desired: dict[str, SwitchTables] = dict(self._base)
-        self._programmers: dict[str, Programmer] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._jobs: dict[int, LiveJob] = {}
-        self._by_name: dict[str, int] = {}
-        self._by_request: dict[str, int] = {}
-        self._rule_owner: dict[EntryKey, int] = {}
-        self._lock = asyncio.Lock()
-        self._unfinished: set[asyncio.Task[Any]] = set()
+        self._reload = reload or (lambda: topology)
+        self._metrics = metrics or Metrics()
+        self._monotonic = monotonic
+        self._view = fabric_view(topology)
+        self._book = PathBook(self._view)
+        self._pace = Pace()
+        self.roster = Roster(monotonic)
+        self.switchboard = Switchboard(
+            self._view,
+            pipeline,
+            other_pipelines or {},
+            settings.sessions,
+            epoch,
+            on_change=self._switch_changed,
+            on_settled=self._settled,
+            pace=self._pace,
+        )
+        self._mover = Mover(
+            self.switchboard,
+            lambda job: self._tell(JobNews.PROGRAMMING, job),
+            boundary_s=settings.boundary_s,
+            settle_s=settings.settle_s,
+        )
+        self._journal: Journal
+        self._broken: StoreError | None = None
+        self._ending: dict[LiveJob, JobNews] = {}
+        self._view_followed = True
+        self._closing = False
+        self._changing = asyncio.Lock()
+        self._background: set[asyncio.Task[Any]] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ringstep-store")
 
-    def _check_names(self) -> None:
-        for name in self._pipelines.keys() - self.topology.switches.keys():
-            raise ValueError(
-                f"pipeline.switch.{name}: not in the topology {self.topology.source}; known "
-                f"switches: {', '.join(self.topology.switches)}"
-            )
+    def lead_in(self, epoch: int) -> None:
+        """Say in which term this fleet will lead; before it is entered."""
+        self.epoch = epoch
+        self.switchboard.epoch = epoch
 
-    def _check_group_sizes(self) -> None:
-        for switch, tables in self._base.items():
-            limit = self._pipelines[switch].max_group_size
-            for key, members in tables.groups.items():
-                if 0 < limit < len(members):
-                    raise ValueError(
-                        f"switch {switch!r} has {len(members)} equal-cost next hops in group "
-                        f"{key.id}, the program takes {limit}; use fewer parallel links, or "
-                        "compile the program with larger groups"
-                    )
+    @property
+    def topology(self) -> Topology:
+        """The fabric of the topology file."""
+        return self._view.topology
+
+    # -- life --------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        for stored in await self._in_store(self._store.live_jobs):
-            self._admit(await self._restore(stored))
-        from_file = [
-            StoredSwitch(switch.name, switch.device_id, switch.p4runtime, from_file=True)
-            for switch in self.topology.switches.values()
-            if switch.p4runtime is not None
-        ]
-        self._recompute(self.topology.switches)
-        for kept in await self._in_store(partial(self._store.sync_switches_from_file, from_file)):
-            if kept.name in self.topology.switches:
-                self._start(kept)
-            else:
-                LOGGER.warning("switch %s: not in the topology, left alone", kept.name)
+        self._journal = Journal(self._store, self.epoch, observer=self._metrics)
+        try:
+            stored = await self._in_store(self._read_store)
+            self.ledger = self._new_ledger(stored.jobs)
+            if stored.down or stored.drained:
+                self._set_view(
+                    fabric_view(self.topology, stored.down, stored.drained, must_reach=())
+                )
+            await self._restore_all()
+            self._view_followed = True
+            for kept in await self._kept_switches(self.topology):
+                self.switchboard.start(kept)
+        except BaseException:
+            await self._close()
+            raise
+        self._in_background(self._run_leases())
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        if self._unfinished:
-            await asyncio.wait(set(self._unfinished))
-        await self._cancel(self._tasks.values())
-        self._tasks.clear()
-        self._programmers.clear()
-        self._executor.shutdown()
+        await self._close()
+
+    async def _close(self) -> None:
+        self._closing = True
+        self.job_news.end()
+        self.switch_news.end()
+        tasks = set(self._background)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._mover.close()
+        await self.switchboard.stop()
+        await self._journal.close()
+        last = asyncio.get_running_loop().run_in_executor(self._executor, lambda: None)
+        await asyncio.wait([last], timeout=_LAST_CALL_S)
+        if not last.done():
+            # A database that does not answer must not hold up the end.
+            self._store.interrupt()
+        self._executor.shutdown(wait=False)
+
+    def _read_store(self) -> _Stored:
+        """Read all that is stored, once nothing that this term began to write is under way.
+
+        A commit whose answer was lost may still take effect; what is read before that would soon
+        be wrong.
+        """
+        self._store.settle(self.epoch)
+        return _Stored(self._store.load(), self._store.down_links(), self._store.drained())
+
+    def _new_ledger(self, snapshot: Snapshot) -> Ledger:
+        return Ledger(
+            snapshot,
+            quarantine_s=self._settings.quarantine_s,
+            quotas=self._settings.quotas,
+            monotonic=self._monotonic,
+        )
 
     async def _in_store(self, call: Callable[[], _T]) -> _T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-        except SQLAlchemyError as error:
-            reason = getattr(error, "orig", None) or error
-            raise StoreError(
-                f"the store failed ({reason}); nothing was changed; look at its disk, and at what "
-                "else may hold it, and try again"
-            ) from error
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def _in_background(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background_ended)
+        return task
+
+    def _background_ended(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, DeposedError):
+                self.deposed.set()
+            else:
+                LOGGER.error("background work failed: %s", error, exc_info=error)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Finish ``work`` even if the caller goes away half-way.
 
-        A client that hangs up must not leave a job in the store that the switches never hear of.
+        Raises:
+            StoreError: nothing can be changed now.
+            DeposedError: the fleet was closed first.
         """
+        try:
+            # At once, and not when whoever reads the store again is done with that.
+            self._check_usable()
+        except StoreError:
+            work.close()
+            raise
         task = asyncio.create_task(work)
-        self._unfinished.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
+        self._background.add(task)
+        task.add_done_callback(self._looked_at)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled() or being_cancelled():
+                raise
+            # It is the work that was cancelled and not the caller, who is owed an answer.
+            raise DeposedError(_CLOSED) from None
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._unfinished.discard(task)
+    def _looked_at(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
         if not task.cancelled():
             # Looked at, so that a failure that nobody waits for is not reported as lost.
             task.exception()
 
-    # -- switches ----------------------------------------------------------------------------
+    # -- durable changes ---------------------------------------------------------------------
 
-    def switches(self) -> list[SwitchView]:
-        """Return all switches of the topology, in the order of the file."""
-        return [self._view(name) for name in self.topology.switches]
+    def _check_usable(self) -> None:
+        """Refuse what would change something while the ledger and the store may differ."""
+        if self._closing:
+            raise DeposedError(_CLOSED)
+        if (failure := self._broken or self._journal.failure) is not None:
+            # A copy for each who is refused: raising adds to an exception's traceback.
+            kind = DeposedError if isinstance(failure, DeposedError) else StoreError
+            raise kind(str(failure))
 
-    def _view(self, name: str) -> SwitchView:
-        switch = self.topology.switches[name]
-        programmer = self._programmers.get(name)
-        if programmer is None:
-            status = ProgrammerStatus(
-                Phase.UNMANAGED,
-                "has no P4Runtime address; add it with 'ringstep switch add'",
-                desired_entries=len(self._desired[name]),
+    async def _write(self, call: Callable[[], _T]) -> _T:
+        """Let the store write something that is no job's.
+
+        Raises:
+            StoreError: it failed. Whether it was written is found out by reading it all again.
+        """
+        self._check_usable()
+        try:
+            return await self._in_store(call)
+        except StoreError as error:
+            self._store_failed(error)
+            raise
+
+    def _make_durable(self, change: Change, then: Callable[[], None]) -> asyncio.Future[None]:
+        """Hand a change of the ledger to the store, and do ``then`` once it is there.
+
+        Callbacks run in the order of the changes, and whether or not the caller still waits: a
+        client that hangs up must not leave a job in the store that the switches never hear of.
+        """
+        future = self._journal.submit(change)
+        future.add_done_callback(partial(self._stored, then=then))
+        return future
+
+    def _stored(self, future: asyncio.Future[None], then: Callable[[], None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if isinstance(error, StoreError):
+            self._store_failed(error)
+            return
+        try:
+            then()
+        except Exception:
+            LOGGER.exception("what follows from a change that is stored failed")
+
+    def _store_failed(self, error: StoreError) -> None:
+        if isinstance(error, DeposedError):
+            self._broken = error
+            self.deposed.set()
+        elif self._broken is None and not self._closing:
+            self._broken = error
+            LOGGER.error("%s; reading the store again", error)
+            self._in_background(self._recover())
+
+    async def _recover(self) -> None:
+        """Go back to what the store holds, after it failed with changes under way."""
+        async with self._changing:
+            while True:
+                try:
+                    await self._go_back_to(await self._in_store(self._read_store))
+                    if self._journal.failure is None:
+                        break
+                except DeposedError as error:
+                    self._broken = error
+                    raise
+                except StoreError as error:
+                    # Calls are still told of the failure before, which this one goes on with.
+                    LOGGER.debug("not yet: %s", error)
+                except Exception:
+                    LOGGER.exception("going back to what the store holds failed; trying again")
+                await asyncio.sleep(_RELOAD_RETRY_S)
+            self._broken = None
+        LOGGER.warning("the store works again; %d live jobs", len(self.roster))
+
+    async def _go_back_to(self, stored: _Stored) -> None:
+        """Make what is in memory, and what switches are told, agree with what was just read.
+
+        Nothing is decided meanwhile: calls that change something are refused.
+
+        Raises:
+            StoreError: the store failed again.
+        """
+        self.ledger = self._new_ledger(stored.jobs)
+        self._journal.reset()
+        if (self._view.down, self._view.drained) != (stored.down, stored.drained):
+            self._set_view(fabric_view(self.topology, stored.down, stored.drained, must_reach=()))
+        known = {(job.id, job.stored.generation): job for job in [*self.roster, *self._ending]}
+        lives = {(each.job_id, each.generation): each for each in self.ledger.live()}
+        # First those that are gone, so that others find their names, rules and blocks free.
+        for key in known.keys() - lives.keys():
+            self._lost(known[key])
+        for count, (key, each) in enumerate(lives.items()):
+            if count % _RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if (job := known.get(key)) is None:
+                self._tell(JobNews.REGISTERED, self._restored(each))
+            else:
+                self._found_again(job, each)
+        if not self._view_followed:
+            await self._follow_view(
+                "store", "the store failed while paths were changed", at_boundary=False
             )
-            return SwitchView(name, switch.role, switch.device_id, "", status)
-        return SwitchView(
-            name, switch.role, programmer.device_id, programmer.address, programmer.status
-        )
+
+    def _lost(self, job: LiveJob) -> None:
+        """Drop a job that is not stored: never registered, or its end was stored after all."""
+        self._forget(job)
+        self.switchboard.hold(job, {})
+        if (news := self._ending.pop(job, None)) is not None:
+            self._tell(news, job)
+
+    def _found_again(self, job: LiveJob, stored: StoredJob) -> None:
+        """Go on with a job as it is stored, whatever was decided about it and got lost."""
+        was_durable, change = job.is_durable, None
+        was_ending = job in self._ending
+        if was_ending or job.stored != stored:
+            self._mover.stop(job)
+            self.roster.forget(job)
+            as_stored = parsed(stored)
+            job.stored, job.message = as_stored.stored, as_stored.message
+            job.spec, job.parameters = as_stored.spec, as_stored.parameters
+            job.unreadable = as_stored.unreadable
+            change = self._restore(job)
+            self.roster.admit(job)
+            self._ending.pop(job, None)
+        job.durable = None
+        # Nobody could renew it while the store failed.
+        self.roster.start_lease(job)
+        if change is not None:
+            self._make_durable(change, lambda: None)
+        if job.move is None:
+            job.moving = ""
+            self.switchboard.hold(job, job.entries)
+        if not was_durable:
+            self._tell(JobNews.REGISTERED, job)
+
+    # -- view of the fabric ------------------------------------------------------------------
+
+    def _set_view(self, view: FabricView) -> None:
+        """Take another view of the fabric: what switches hold without jobs changes at once.
+
+        Raises:
+            ValueError: the topology does not fit the program; nothing has changed then.
+        """
+        self.switchboard.follow(view)
+        self._view = view
+        self._view_followed = False
+        self._book.rebase(view)
+
+    async def _follow_view(self, cause: str, why: str, *, at_boundary: bool) -> Reloaded:
+        """Bring every job to the view that is in force now; return which moved or broke.
+
+        ``cause`` is why in a word, for metrics; ``why`` is for people.
+        """
+        moved, broken = [], []
+        stored: list[asyncio.Future[None]] = []
+        self._view_followed = False
+        # The planned ones first: what they were pinned to may be gone.
+        jobs = sorted(self.roster, key=lambda job: not job.paths)
+        for count, job in enumerate(jobs):
+            if count % _RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if job not in self.roster:
+                continue
+            had_problem, paths, ports = job.problem, job.paths, job.ports
+            change = self._restore(job)
+            if job.problem and not had_problem:
+                broken.append(job.name)
+            elif job.paths != paths or job.ports != ports:
+                moved.append(job.name)
+            if change is not None:
+                # From now on, so that nobody takes the switches for being where the job is shown.
+                job.moving = why
+                start = partial(self._start_move, job, why, at_boundary=at_boundary)
+                stored.append(self._make_durable(change, start))
+            elif job.entries != job.held:
+                self._start_move(job, why, at_boundary=at_boundary)
+        # Who is told that jobs moved can rely on it; where the store fails, they move all the same
+        # once it was read again.
+        await asyncio.gather(*map(asyncio.shield, stored), return_exceptions=True)
+        self._view_followed = True
+        if moved:
+            self._metrics.moved(cause, len(moved))
+        return Reloaded(tuple(moved), tuple(broken))
+
+    # -- switches ----------------------------------------------------------------------------
 
     async def add_switch(self, name: str, address: str, device_id: int = 0) -> SwitchView:
         """Keep a switch programmed at an address; ``device_id`` 0 takes the topology's.
@@ -255,125 +542,259 @@ class Fleet:
         Raises:
             UnknownSwitchError: no such switch in the topology.
             SwitchAddressError: another kept switch has this address and device id.
+            StoreError: the store failed.
         """
-        if name not in self.topology.switches:
-            raise UnknownSwitchError(
-                f"switch {name!r} is not in the topology {self.topology.source}; known switches: "
-                f"{', '.join(self.topology.switches)}"
-            )
+        self.switchboard[name]
         device_id = device_id or self.topology.switches[name].device_id
         await self._to_the_end(self._add_switch(name, address, device_id))
-        return self._view(name)
+        return self.switchboard[name]
 
     async def _add_switch(self, name: str, address: str, device_id: int) -> None:
-        async with self._lock:
-            for other in self._programmers.values():
-                if other.name != name and (other.address, other.device_id) == (address, device_id):
-                    raise SwitchAddressError(
-                        f"device {device_id} at {address} is already switch {other.name!r}; give "
-                        "another address or device id"
-                    )
-            current = self._programmers.get(name)
-            if current is None or (current.address, current.device_id) != (address, device_id):
+        async with self._changing:
+            self.switchboard.check_address(name, address, device_id)
+            if self.switchboard.address_of(name) != (address, device_id):
                 kept = StoredSwitch(name, device_id, address, from_file=False)
-                await self._in_store(partial(self._store.put_switch, kept))
-                await self._stop(name)
-                self._start(kept)
+                await self._write(partial(self._store.put_switch, self.epoch, kept))
+                await self.switchboard.stop([name])
+                self.switchboard.start(kept)
 
     async def remove_switch(self, name: str) -> None:
         """Stop to keep a switch programmed; what it holds stays.
 
         Raises:
             UnknownSwitchError: the switch is not kept.
+            StoreError: the store failed.
         """
         await self._to_the_end(self._remove_switch(name))
 
     async def _remove_switch(self, name: str) -> None:
-        async with self._lock:
-            if not await self._in_store(partial(self._store.remove_switch, name)):
+        async with self._changing:
+            removed = partial(self._store.remove_switch, self.epoch, name)
+            if not await self._write(removed):
                 raise UnknownSwitchError(f"switch {name!r} is not kept programmed; nothing to do")
-            await self._stop(name)
+            await self.switchboard.stop([name])
 
-    def _start(self, kept: StoredSwitch) -> None:
-        programmer = Programmer(
-            kept.name,
-            kept.address,
-            kept.device_id,
-            self._pipelines[kept.name],
-            self._desired[kept.name],
-            election_id=self._election_id,
-            timing=self._timing,
-        )
-        self._programmers[kept.name] = programmer
-        self._tasks[kept.name] = asyncio.create_task(
-            programmer.run(), name=f"programmer:{kept.name}"
-        )
+    async def drain(self, name: str, drained: bool) -> Reloaded:
+        """Lead traffic around a switch, or end that.
 
-    async def _stop(self, name: str) -> None:
-        self._programmers.pop(name, None)
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            await self._cancel([task])
+        Raises:
+            UnknownSwitchError: no such switch in the topology.
+            CutOffError: hosts, or ends of live jobs, would be cut off.
+            StoreError: the store failed.
+        """
+        self.switchboard[name]
+        return await self._to_the_end(self._drain(name, drained))
 
-    @staticmethod
-    async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
-        tasks = list(tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _drain(self, name: str, drained: bool) -> Reloaded:
+        async with self._changing:
+            self._check_usable()
+            if (name in self._view.drained) == drained:
+                return Reloaded()
+            wanted = self._view.drained | {name} if drained else self._view.drained - {name}
+            # Asked before it is stored: a drain that cuts hosts off is refused.
+            must_reach = None if drained else ()
+            view = fabric_view(self.topology, self._view.down, wanted, must_reach=must_reach)
+            await self._write(partial(self._store.set_drained, self.epoch, name, drained))
+            self._set_view(view)
+            why = f"switch {name} is being drained" if drained else f"switch {name} is back"
+            return await self._follow_view("drain", why, at_boundary=True)
 
-    # -- jobs --------------------------------------------------------------------------------
+    async def set_link(self, switch: str, port: int, up: bool) -> Reloaded:
+        """Take a link between switches out of use, or back into use.
+
+        Raises:
+            UnknownSwitchError: no such switch.
+            UnknownLinkError: no link to another switch at the port.
+            StoreError: the store failed.
+        """
+        self.switchboard[switch]
+        return await self._to_the_end(self._set_link(switch, port, up))
+
+    async def _set_link(self, switch: str, port: int, up: bool) -> Reloaded:
+        async with self._changing:
+            self._check_usable()
+            far, _ = self.topology.ports(switch).get(port, (None, None))
+            if far is None or far.node not in self.topology.switches:
+                uplinks = [str(each) for each, _ in self.topology.switch_neighbours(switch)]
+                raise UnknownLinkError(
+                    f"no link between switches at {switch}:{port}; ports of {switch} with one: "
+                    f"{', '.join(uplinks) or 'none'}"
+                )
+            ends = {(switch, port), (far.node, far.port)}
+            down = self._view.down - ends if up else self._view.down | ends
+            if down == self._view.down:
+                return Reloaded()
+            for owner, number in sorted(ends):
+                await self._write(partial(self._store.set_link, self.epoch, owner, number, up))
+            view = fabric_view(self.topology, down, self._view.drained, must_reach=())
+            self._set_view(view)
+            state = "is back" if up else "is down"
+            # A step over a link that is down does not end before its packets go elsewhere.
+            why = f"link {switch}:{port} {state}"
+            return await self._follow_view("link", why, at_boundary=up)
+
+    async def reload_topology(self) -> Reloaded:
+        """Read the topology file again and follow it.
+
+        Raises:
+            FileError: it cannot be used; everything stays as it was.
+            ValueError: it does not fit the program or the configuration; likewise.
+            StoreError: the store failed.
+        """
+        return await self._to_the_end(self._reload_topology())
+
+    async def _reload_topology(self) -> Reloaded:
+        async with self._changing:
+            self._check_usable()
+            topology = await asyncio.get_running_loop().run_in_executor(None, self._reload)
+            before = self._view
+            view = fabric_view(topology, before.down, before.drained, must_reach=())
+            self.switchboard.checked(view)
+            kept = {each.name: each for each in await self._kept_switches(topology)}
+            self._set_view(view)
+            moved = [
+                name
+                for name in self.switchboard.programmers
+                if name not in kept
+                or self.switchboard.address_of(name) != (kept[name].address, kept[name].device_id)
+            ]
+            await self.switchboard.stop(moved)
+            for name, each in kept.items():
+                if self.switchboard.address_of(name) is None:
+                    self.switchboard.start(each)
+            return await self._follow_view("topology", "the topology changed", at_boundary=True)
+
+    async def _kept_switches(self, topology: Topology) -> list[StoredSwitch]:
+        from_file = [
+            StoredSwitch(switch.name, switch.device_id, switch.p4runtime, from_file=True)
+            for switch in topology.switches.values()
+            if switch.p4runtime is not None
+        ]
+        sync = partial(self._store.sync_switches_from_file, self.epoch, from_file)
+        kept = []
+        for each in await self._write(sync):
+            if each.name in topology.switches:
+                kept.append(each)
+            else:
+                LOGGER.warning("switch %s: not in the topology, left alone", each.name)
+        return kept
+
+    # -- jobs: register and release ----------------------------------------------------------
 
     async def register(
-        self, spec: JobSpec, spec_text: str, params: str, request_id: str
+        self,
+        message: jobs_pb2.JobSpec,
+        request_id: str = "",
+        *,
+        caller: Caller = LOCAL,
+        rebalance: bool = False,
     ) -> LiveJob:
         """Give a job its Job_ID, store it, and hand its rules to the switches.
 
         Raises:
-            SpecError: a host is unknown, or cannot be reached.
+            SpecError: a field is wrong, a host is unknown, or cannot be reached.
             RuleConflictError: another live job has an overlapping rule.
             NoRuleTableError: no switch can find the job's packets.
-            NameTakenError, RequestIdReusedError, ExhaustedError: as :meth:`Store.register`.
+            UnknownTenantError, OtherTenantError: the tenant is unknown, or not the caller's.
+            NameTakenError, RequestIdReusedError, QuotaError, ExhaustedError: as
+                :meth:`Ledger.register`.
             StoreError: the store failed.
         """
-        check_hosts(spec, self.topology)
-        return await self._to_the_end(self._register(spec, spec_text, params, request_id))
-
-    async def _register(
-        self, spec: JobSpec, spec_text: str, params: str, request_id: str
-    ) -> LiveJob:
-        async with self._lock:
-            known = self._by_request.get(request_id) if request_id else None
-            if known is not None and self._jobs[known].stored.spec == spec_text:
-                return self._jobs[known]
-            rules = match_keys(self.topology, spec)
-            if known is None:
-                self._check_free(spec, rules)
+        self._check_usable()
+        planned: tuple[Mapping[int, JobPaths], JobPaths] | None = None
+        if rebalance:
+            spec = spec_from_proto(message)
+            check_hosts(spec, self.topology)
             self._check_reachable(spec)
-            cannot = self._cannot(spec)
-            stored, _ = await self._in_store(
-                partial(
-                    self._store.register,
-                    name=spec.name,
-                    request_id=request_id,
-                    spec=spec_text,
-                    params=params,
-                    blocks=block_keys(self.topology, self._routes, spec, cannot),
-                    now_unix_ms=time.time_ns() // 1_000_000,
-                )
+            planned = await self._planned_anew(spec)
+            self._check_usable()
+        job = self._begin(message, request_id, caller, planned)
+        if job.durable is not None:
+            await asyncio.shield(job.durable)
+        return job
+
+    def _begin(
+        self,
+        message: jobs_pb2.JobSpec,
+        request_id: str,
+        caller: Caller,
+        planned: tuple[Mapping[int, JobPaths], JobPaths] | None,
+    ) -> LiveJob:
+        asked_at = self._monotonic()
+        self._pace.called()
+        spec = spec_from_proto(message)
+        tenant = self._tenant(spec.tenant, caller)
+        text = message.SerializeToString(deterministic=True)
+        known = self.roster.by_request(request_id)
+        if known is not None and known.stored.spec == text:
+            refuse_other_tenant(caller, known.stored.tenant)
+            return known
+        check_hosts(spec, self.topology)
+        self._check_reachable(spec)
+        moved, paths = planned or ({}, self._book.plan(spec))
+        layout = lay_out(self._view, spec, paths)
+        rules = layout.rules
+        if known is None:
+            self._check_free(spec, rules)
+        lease_s = self._lease(spec.lease_s, "spec.lease_s") or self._settings.lease_s
+        decision = decide(
+            spec, message.overrides, self._view.usable, self.roster.neighbours(layout.ports)
+        )
+        parameters = params_to_proto(decision.params, spec.scope)
+        parameters.marking.CopyFrom(decision.to_proto())
+        cannot = self._cannot(spec, layout.ports)
+        stored, change = self.ledger.register(
+            name=spec.name,
+            tenant=tenant,
+            owner=caller.name,
+            request_id=request_id,
+            spec=text,
+            params=parameters.SerializeToString(deterministic=True),
+            paths=dump_paths(paths),
+            lease_s=lease_s,
+            blocks=block_keys(self._view, spec, layout, cannot),
+        )
+        assert change is not None, "a request that is known and live was answered above"
+        spec = replace(spec, params=replace(decision.params, generation=stored.generation))
+        job = LiveJob(stored, message, spec, parameters, rules, paths=paths)
+        self._place(job, layout, cannot)
+        self.roster.admit(job)
+        self._book.hold(job.id, job.name, spec, paths)
+        job.durable = self._make_durable(change, partial(self._publish, job, asked_at))
+        self._move_jobs(moved, f"job {job.name} came and asked to rebalance")
+        return job
+
+    def _publish(self, job: LiveJob, asked_at: float) -> None:
+        self._metrics.registered(self._monotonic() - asked_at)
+        job.asked_at = asked_at
+        if job in self.roster:
+            self.roster.start_lease(job)
+            self.switchboard.hold(job, job.entries)
+        self._tell(JobNews.REGISTERED, job)
+
+    def _tenant(self, asked: str, caller: Caller) -> str:
+        tenant = tenant_for(caller, asked, DEFAULT_TENANT)
+        known = self._settings.tenants
+        if known is not None and tenant not in known:
+            raise UnknownTenantError(tenant, known)
+        return tenant
+
+    def _lease(self, seconds: int, name: str) -> int:
+        if seconds > self._settings.max_lease_s:
+            raise SpecError(
+                name,
+                f"{seconds} s: this controller gives at most {self._settings.max_lease_s} s "
+                "(jobs.max_lease)",
             )
-            job = self._placed(stored, spec, cannot)
-            self._admit(job)
-            self._add_entries(job)
-            return job
+        return lease_from(seconds, name)
 
     def _check_free(self, spec: JobSpec, rules: frozenset[EntryKey]) -> None:
-        if (taken := self._by_name.get(spec.name)) is not None:
+        if (taken := self.roster.by_name(spec.name)) is not None:
             raise NameTakenError(
-                f"job {spec.name!r} is already registered as job {taken}; release it, or take "
+                f"job {spec.name!r} is already registered as job {taken.id}; release it, or take "
                 "another name"
             )
-        if (conflict := self._conflict(spec, rules)) is not None:
+        if (conflict := self.roster.conflict(spec, rules)) is not None:
             way_out = (
                 "give this job's packets another JobID"
                 if spec.match is MatchKind.UEC
@@ -381,201 +802,379 @@ class Fleet:
             )
             raise RuleConflictError(f"{conflict}; release it, or {way_out}")
 
-    def _conflict(self, spec: JobSpec, rules: frozenset[EntryKey]) -> str | None:
-        """Say which live job has rules for the same packets, and which, if there is one."""
-        owner = next((self._rule_owner[key] for key in rules if key in self._rule_owner), None)
-        if owner is None:
-            tags = (job for job in self._jobs.values() if job.spec.tag and spec.tag)
-            owner = next((j.stored.job_id for j in tags if overlap(rules, j.rules)), None)
-        if owner is None:
-            return None
-        other = self._jobs[owner]
-        clash = overlap(rules, other.rules)
-        return f"job {other.spec.name!r} ({owner}) already owns packets that match {clash}"
-
     def _check_reachable(self, spec: JobSpec) -> None:
         for edge in spec.edges:
-            target = self.topology.hosts[edge.dst]
-            homes = {end.node for end in self.topology.attachments(edge.src)}
-            if not any(self._routes[home].towards(target) for home in homes):
+            if not self._view.ecmp_ports(edge.src, edge.dst):
                 raise SpecError(
                     "spec.rings", f"{edge}: no path in the topology; link the two parts"
                 )
 
-    def neighbours(self, spec: JobSpec) -> list[str]:
-        """Return the names of live jobs whose packets may leave by ports that this one's may.
-
-        Raises:
-            SpecError: a host is unknown.
-        """
-        check_hosts(spec, self.topology)
-        mine = crossings(self.topology, self._routes, spec)
-        return [
-            job.spec.name
-            for job in self._jobs.values()
-            if job.spec.name != spec.name
-            and any(ports & job.ports.get(switch, frozenset()) for switch, ports in mine.items())
-        ]
-
-    def _cannot(self, spec: JobSpec) -> dict[str, str]:
+    def _cannot(self, spec: JobSpec, ports: Mapping[str, frozenset[int]]) -> dict[str, str]:
         """Return switch -> why it cannot find the job's packets, of the switches of its paths.
 
         Raises:
             NoRuleTableError: none of them can.
         """
         table = RULE_TABLES[spec.match]
-        if all(pipeline.has(table) for pipeline in self._pipelines.values()):
+        cannot = [switch for switch in ports if not self.switchboard.pipelines[switch].has(table)]
+        if not cannot:
             return {}
-        crossed = crossings(self.topology, self._routes, spec)
-        cannot = [switch for switch in crossed if not self._pipelines[switch].has(table)]
         reason = (
             f"its program has no table {table}; give it one compiled with -DRINGSTEP_UEC, such as "
             "that of 'ringstep controller serve --uec', or uec = true in controller.toml"
         )
-        if cannot and len(cannot) == len(crossed):
+        if len(cannot) == len(ports):
             raise NoRuleTableError(
                 f"no switch of the job's paths can find its packets: {', '.join(cannot)}; "
                 f"{reason.replace('its program has', 'their program has').replace('it one', 'one')}"
             )
         return dict.fromkeys(cannot, reason)
 
-    async def release(self, ref: str | int) -> LiveJob:
+    async def release(
+        self, ref: str | int, generation: int = 0, *, caller: Caller = LOCAL
+    ) -> LiveJob:
         """End a job and take its rules off the switches.
 
         Raises:
             NoSuchJobError: no such live job.
+            StaleGenerationError: the job has another generation.
+            OtherTenantError: the job is another tenant's.
+            StoreError: the store failed.
         """
-        return await self._to_the_end(self._release(ref))
-
-    async def _release(self, ref: str | int) -> LiveJob:
-        async with self._lock:
-            job = self.get(ref)
-            await self._in_store(partial(self._store.release, job.stored.job_id))
-            del self._jobs[job.stored.job_id]
-            del self._by_name[job.spec.name]
-            self._by_request.pop(job.stored.request_id, None)
-            for key in job.rules:
-                self._rule_owner.pop(key, None)
-            self._remove_entries(job)
-            return job
-
-    def get(self, ref: str | int) -> LiveJob:
-        """Return a live job by name or Job_ID.
-
-        Raises:
-            NoSuchJobError: no such live job.
-        """
-        job_id = self._by_name.get(ref) if isinstance(ref, str) else ref
-        job = self._jobs.get(job_id) if job_id is not None else None
-        if job is None:
-            what = f"Job_ID {ref}" if isinstance(ref, int) else f"name {ref!r}"
-            raise NoSuchJobError(f"no live job has {what}; 'ringstep job list' shows the live jobs")
+        self._check_usable()
+        job = self.roster.get(ref, generation)
+        refuse_other_tenant(caller, job.stored.tenant)
+        await asyncio.shield(self._end(job, JobNews.RELEASED))
         return job
 
-    def jobs(self, after: int = 0, limit: int | None = None) -> list[LiveJob]:
-        """Return live jobs with a Job_ID above ``after``, ascending, at most ``limit``."""
-        ids = sorted(job_id for job_id in self._jobs if job_id > after)
-        return [self._jobs[job_id] for job_id in ids[:limit]]
+    def _end(self, job: LiveJob, news: JobNews) -> asyncio.Future[None]:
+        _, change = self.ledger.release(job.id)
+        self._forget(job)
+        self._ending[job] = news
+        return self._make_durable(change, partial(self._ended, job, news))
 
-    def programming(self, job: LiveJob) -> list[SwitchView]:
-        """Return the switches that a path of the job may cross, by name, with their state."""
-        return [self._view(switch) for switch in sorted({*job.entries, *job.cannot})]
+    def _ended(self, job: LiveJob, news: JobNews) -> None:
+        self._ending.pop(job, None)
+        self._metrics.released(news.value)
+        self.switchboard.hold(job, {})
+        self._tell(news, job)
+
+    # -- jobs: renew and change --------------------------------------------------------------
+
+    async def renew(
+        self,
+        ref: str | int,
+        lease_s: int = 0,
+        generation: int = 0,
+        *,
+        caller: Caller = LOCAL,
+    ) -> LiveJob:
+        """Start a job's lease anew; ``lease_s`` 0 keeps its length.
+
+        Raises:
+            SpecError: a longer lease than is given.
+            Others as :meth:`release`.
+        """
+        self._check_usable()
+        job = self.roster.get(ref, generation)
+        refuse_other_tenant(caller, job.stored.tenant)
+        lease_s = self._lease(lease_s, "lease_s") or job.stored.lease_s
+        if lease_s != job.stored.lease_s:
+            job.stored, change = self.ledger.update(job.id, lease_s=lease_s)
+            await asyncio.shield(self._make_durable(change, lambda: None))
+        self.roster.start_lease(job)
+        self._metrics.renewed()
+        return job
+
+    async def _run_leases(self) -> None:
+        while True:
+            await asyncio.sleep(_LEASE_TICK_S)
+            if self._broken is not None or self._journal.failure is not None:
+                continue
+            for job in self.roster.take_expired():
+                LOGGER.warning("job %s (%d): lease ran out, released", job.name, job.id)
+                try:
+                    # Awaited by nobody: a failure is seen where the journal's is.
+                    self._end(job, JobNews.EXPIRED)
+                except Exception:
+                    LOGGER.exception("job %s (%d): was not released", job.name, job.id)
+                    self.roster.start_lease(job)
+
+    async def update(
+        self,
+        ref: str | int,
+        changes: jobs_pb2.MarkerOverrides,
+        generation: int = 0,
+        *,
+        caller: Caller = LOCAL,
+    ) -> LiveJob:
+        """Change marker parameters of a live job; the switches' state of it stays.
+
+        Raises:
+            SpecError: a value is out of range, or a field cannot change while the job lives.
+            Others as :meth:`release`.
+        """
+        self._check_usable()
+        job = self.roster.get(ref, generation)
+        refuse_other_tenant(caller, job.stored.tenant)
+        spec = changed_params(job.spec, changes)
+        parameters = params_to_proto(spec.params, spec.scope)
+        parameters.marking.CopyFrom(job.parameters.marking)
+        if changes.HasField("enabled"):
+            choice = jobs_pb2.MARKING_CHOICE_ON if changes.enabled else jobs_pb2.MARKING_CHOICE_OFF
+            parameters.marking.CopyFrom(
+                jobs_pb2.MarkingDecision(choice=choice, reason="as asked, while the job ran")
+            )
+        stored, change = self.ledger.update(
+            job.id, params=parameters.SerializeToString(deterministic=True)
+        )
+        job.stored, job.parameters, job.spec = stored, parameters, spec
+        if not job.problem:
+            self._place(job, lay_out(self._view, spec, job.paths), job.cannot)
+
+        def publish() -> None:
+            if job in self.roster and not job.moving:
+                self.switchboard.hold(job, job.entries)
+            self._tell(JobNews.UPDATED, job)
+
+        await asyncio.shield(self._make_durable(change, publish))
+        return job
+
+    @property
+    def store_queue(self) -> int:
+        """How many changes wait to be stored."""
+        return self._journal.queue_length
+
+    def link_facts(self) -> list[LinkFacts]:
+        """Return what every direction of a link between switches carries by plan."""
+        return [
+            LinkFacts(str(link.src), str(link.dst), edges, load)
+            for link, edges, load in self._book.carried()
+        ]
+
+    # -- plans -------------------------------------------------------------------------------
+
+    async def _planned_anew(
+        self, extra: JobSpec | None = None
+    ) -> tuple[Mapping[int, JobPaths], JobPaths]:
+        """Plan all jobs anew, and ``extra`` beside them; return who moves, and its paths.
+
+        That takes a second or more with many jobs, and is done beside the event loop.
+
+        Raises:
+            PlanError: ``extra`` cannot be planned.
+        """
+        view, book = self._view, self._book.copy()
+        moved, paths = await asyncio.get_running_loop().run_in_executor(None, book.rebalance, extra)
+        if view is not self._view:
+            return await self._planned_anew(extra)
+        return {
+            job_id: new
+            for job_id, new in moved.items()
+            if (job := self.roster.by_id(job_id)) is not None and not job.problem
+        }, paths
+
+    async def explain(
+        self, spec: JobSpec, job: LiveJob | None = None, *, rebalance: bool = False
+    ) -> tuple[PlanReport, JobPaths, tuple[str, ...]]:
+        """Return what the plan of a job does to the links, its paths, and who would move.
+
+        Raises:
+            SpecError: a host is unknown, or cannot be reached.
+        """
+        check_hosts(spec, self.topology)
+        self._check_reachable(spec)
+        moved: Mapping[int, JobPaths] = {}
+        if rebalance:
+            moved, paths = await self._planned_anew(None if job else spec)
+            if job is not None:
+                paths = moved.get(job.id, job.paths)
+        else:
+            paths = job.paths if job is not None else self._book.plan(spec)
+        book = self._book
+        if moved:
+            book = book.copy()
+            for job_id, new in moved.items():
+                if (other := self.roster.by_id(job_id)) is not None:
+                    book.hold(job_id, other.name, other.spec, new)
+        report = book.explain(spec, paths, without=None if job is None else job.id)
+        return report, paths, self._names(moved)
+
+    async def rebalance(self, *, dry_run: bool = False) -> tuple[tuple[str, ...], float, float]:
+        """Plan all jobs anew; return who moves, and the fullest link's load before and after.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        self._check_usable()
+        async with self._changing:
+            self._check_usable()
+            moved, _ = await self._planned_anew()
+            names, before = self._names(moved), self._book.max_load()
+            after = self._book.copy()
+            for job_id, paths in moved.items():
+                if (job := self.roster.by_id(job_id)) is not None:
+                    after.hold(job_id, job.name, job.spec, paths)
+            if not dry_run:
+                self._check_usable()
+                changes = self._move_jobs(moved, "an operator asked to rebalance")
+                await asyncio.gather(*map(asyncio.shield, changes))
+            return names, before, after.max_load()
+
+    def _names(self, job_ids: Iterable[int]) -> tuple[str, ...]:
+        jobs = (self.roster.by_id(job_id) for job_id in job_ids)
+        return tuple(sorted(job.name for job in jobs if job is not None))
+
+    def _move_jobs(self, moved: Mapping[int, JobPaths], why: str) -> list[asyncio.Future[None]]:
+        futures = []
+        for job_id, paths in moved.items():
+            job = self.roster.by_id(job_id)
+            if job is None:
+                continue
+            layout = lay_out(self._view, job.spec, paths)
+            try:
+                cannot = self._cannot(job.spec, layout.ports)
+                wanted = block_keys(self._view, job.spec, layout, cannot)
+                job.stored, change = self.ledger.place(job.id, wanted, dump_paths(paths))
+            except (NoRuleTableError, ExhaustedError) as error:
+                # It stays where it is, which is right as well; who asked is owed the rest.
+                LOGGER.warning("job %s (%d) does not move: %s", job.name, job.id, error)
+                continue
+            self.roster.unindex(job)
+            job.paths = paths
+            self._place(job, layout, cannot)
+            self.roster.index(job)
+            self._book.hold(job.id, job.name, job.spec, paths)
+            job.moving = why
+            start = partial(self._start_move, job, why, at_boundary=True)
+            futures.append(self._make_durable(change, start))
+        if futures:
+            self._metrics.moved("rebalance", len(futures))
+        return futures
+
+    def _start_move(self, job: LiveJob, why: str, *, at_boundary: bool) -> None:
+        if job in self.roster:
+            self._mover.start(job, why, at_boundary=at_boundary)
+            self._tell(JobNews.UPDATED, job)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def programming(self, job: LiveJob) -> list[tuple[SwitchView, bool]]:
+        """Return the switches that hold entries of the job, and whether each holds all of them."""
+        return [
+            (self.switchboard[name], self.switchboard.holds(job, name))
+            for name in sorted({*job.entries, *job.cannot})
+            if name in self.switchboard
+        ]
 
     async def state(self, job: LiveJob) -> list[SwitchReading]:
         """Read the job's blocks and counters from all its switches at once."""
-        readings = await asyncio.gather(*(self._read_switch(job, switch) for switch in job.entries))
-        unable = (SwitchReading(switch, (), None, why) for switch, why in job.cannot.items())
-        return sorted([*readings, *unable], key=lambda reading: reading.switch)
+        reader = Reader(job, self.switchboard.programmers, self.switchboard.pipelines)
+        return await reader.read()
 
-    async def _read_switch(self, job: LiveJob, switch: str) -> SwitchReading:
-        view, programmer = self._view(switch), self._programmers.get(switch)
-        if programmer is None:
-            return SwitchReading(switch, (), None, view.status.detail)
-        job_id = job.stored.job_id
+    # -- what is in memory -------------------------------------------------------------------
+
+    async def _restore_all(self) -> None:
+        for count, stored in enumerate(list(self.ledger.live())):
+            if count % _RESTORED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            self._restored(stored)
+
+    def _restored(self, stored: StoredJob) -> LiveJob:
+        """Take a stored job in, with what follows from it on today's fabric."""
+        job = parsed(stored)
+        change = self._restore(job)
+        self.roster.admit(job)
+        self.roster.start_lease(job)
+        if change is not None:
+            self._make_durable(change, lambda: None)
+        self.switchboard.hold(job, job.entries)
+        return job
+
+    def _restore(self, job: LiveJob) -> Change | None:
+        """Bring a job to the view in force; return what the store has to learn about it.
+
+        Where that cannot be, the job has no rules, and ``problem`` says why.
+        """
+        self.roster.unindex(job)
+        job.problem, job.rules, job.entries, job.ports, job.cannot = "", frozenset(), {}, {}, {}
+        job.paths = {}
+        change = None
         try:
-            counters = await programmer.read_job_counters(job_id)
-        except SessionError as error:
-            return SwitchReading(switch, (), None, str(error))
-        gate = asyncio.Semaphore(_STATE_READS_AT_ONCE)
-
-        async def read(block: int, ports: tuple[int, ...], port: int) -> BlockReading:
-            try:
-                async with gate:
-                    state = await programmer.read_state(job_id, block, port)
-                    return BlockReading(block, ports, state)
-            except SessionError as error:
-                return BlockReading(block, ports, None, str(error))
-
-        reads: list[Awaitable[BlockReading]] = []
-        for key, block in sorted(job.stored.blocks[switch].items()):
-            of_pipe: dict[int, list[int]] = {}
-            for egress_port in sorted(job.ports[switch]) if key == ALL_PORTS else (key,):
-                asked = self._pipelines[switch].state_port(egress_port)
-                of_pipe.setdefault(asked, []).append(egress_port)
-            reads += [read(block, tuple(ports), port) for port, ports in of_pipe.items()]
-        return SwitchReading(switch, tuple(await asyncio.gather(*reads)), counters)
-
-    async def _restore(self, stored: StoredJob) -> LiveJob:
-        """Bring a stored job back on today's topology, which may differ from when it came."""
-        spec = self._read_spec(stored)
-        try:
-            check_hosts(spec, self.topology)
+            if job.unreadable:
+                raise SpecError("spec", job.unreadable)
+            had = load_paths(job.stored.paths)
+            check_hosts(job.spec, self.topology)
+            rules = match_keys(self.topology, job.spec)
             # Two jobs whose rules clash can both be live where the topology changed in between:
             # one of them had no rules when the other came.
-            if (conflict := self._conflict(spec, match_keys(self.topology, spec))) is not None:
+            if (conflict := self.roster.conflict(job.spec, rules)) is not None:
                 raise SpecError(
-                    "spec", f"{conflict}; release one of the two, then restart the controller"
+                    "spec", f"{conflict}; release one of the two, then reload the topology"
                 )
-            cannot = self._cannot(spec)
-            wanted = block_keys(self.topology, self._routes, spec, cannot)
-            have = {switch: tuple(sorted(blocks)) for switch, blocks in stored.blocks.items()}
-            if have != wanted:
-                stored = await self._in_store(partial(self._store.place, stored.job_id, wanted))
-            return self._placed(stored, spec, cannot)
-        except (SpecError, NoRuleTableError) as error:
-            LOGGER.warning("job %s (%d): %s", spec.name, stored.job_id, error)
-            return LiveJob(stored, spec, problem=str(error))
+            self._check_reachable(job.spec)
+            paths = self._book.replan(job.spec, had)
+            layout = lay_out(self._view, job.spec, paths)
+            cannot = self._cannot(job.spec, layout.ports)
+            wanted = block_keys(self._view, job.spec, layout, cannot)
+            have = {switch: tuple(sorted(blocks)) for switch, blocks in job.stored.blocks.items()}
+            if have != wanted or paths != had:
+                job.stored, change = self.ledger.place(job.id, wanted, dump_paths(paths))
+        except (ValueError, NoRuleTableError, PlanError, ExhaustedError) as error:
+            LOGGER.warning("job %s (%d): %s", job.name, job.id, error)
+            job.problem = str(error)
+            self._book.drop(job.id)
+            return None
+        job.rules, job.paths = rules, paths
+        self._book.hold(job.id, job.name, job.spec, paths)
+        self._place(job, layout, cannot)
+        if job in self.roster:
+            self.roster.index(job)
+        return change
 
-    def _placed(self, stored: StoredJob, spec: JobSpec, cannot: Mapping[str, str]) -> LiveJob:
-        placed = PlacedJob(stored.job_id, stored.generation, spec, stored.blocks)
-        return LiveJob(
-            stored,
-            spec,
-            rules=match_keys(self.topology, spec),
-            entries=job_entries(self.topology, self._routes, placed),
-            ports=crossings(self.topology, self._routes, spec),
-            cannot=cannot,
-        )
+    def _place(self, job: LiveJob, layout: Layout, cannot: Mapping[str, str]) -> None:
+        stored = job.stored
+        placed = PlacedJob(stored.job_id, stored.generation, job.spec, stored.blocks, job.paths)
+        job.ports, job.cannot = layout.ports, cannot
+        job.entries = job_entries(self._view, placed, layout)
+        for switch in cannot:
+            job.entries.pop(switch, None)
 
-    def _admit(self, job: LiveJob) -> None:
-        job_id = job.stored.job_id
-        self._jobs[job_id] = job
-        self._by_name[job.spec.name] = job_id
-        if job.stored.request_id:
-            self._by_request[job.stored.request_id] = job_id
-        self._rule_owner.update(dict.fromkeys(job.rules, job_id))
+    def _forget(self, job: LiveJob) -> None:
+        self._mover.stop(job)
+        self.roster.forget(job)
+        self._book.drop(job.id)
 
-    # -- desired state -----------------------------------------------------------------------
+    def _switch_changed(self, name: str) -> None:
+        """Hear that a switch entered another phase; jobs may have lost or regained it."""
+        self.switch_news.tell(name, None)
+        match self.switchboard.phase(name):
+            case Phase.IN_SYNC | Phase.ERROR:
+                for job in self.roster.on_switch(name):
+                    self._check_complete(job, name)
+            case Phase.CONNECTING | Phase.PUSHING_PIPELINE:
+                for job in self.roster.on_switch(name):
+                    if name in job.held and name not in job.late:
+                        job.late.add(name)
+                        self._tell(JobNews.PROGRAMMING, job)
+            case _:
+                pass
 
-    def _recompute(self, switches: Iterable[str]) -> None:
-        for switch in switches:
-            self._desired[switch] = merged(
-                self._base[switch],
-                (job.entries[switch] for job in self._jobs.values() if switch in job.entries),
-            )
+    def _settled(self, switch: str, keys: Collection[EntryKey]) -> None:
+        """Hear that a switch holds entries; tell who watches of jobs that are complete now."""
+        for job in {job for key in keys if (job := self.roster.owner(key)) is not None}:
+            self._check_complete(job, switch)
 
-    def _add_entries(self, job: LiveJob) -> None:
-        for switch, entries in job.entries.items():
-            self._hand_over(switch, merged(self._desired[switch], [entries]))
+    def _check_complete(self, job: LiveJob, switch: str) -> None:
+        if switch not in job.late or not self.switchboard.holds(job, switch):
+            return
+        job.late.discard(switch)
+        if not job.late:
+            if job.asked_at:
+                self._metrics.programmed(self._monotonic() - job.asked_at)
+                job.asked_at = 0.0
+            self._tell(JobNews.PROGRAMMING, job)
 
-    def _remove_entries(self, job: LiveJob) -> None:
-        for switch, entries in job.entries.items():
-            tables = self._desired[switch].copy()
-            for key in entries:
-                tables.entries.pop(key, None)
-            self._hand_over(switch, tables)
-
-    def _hand_over(self, switch: str, tables: SwitchTables) -> None:
-        self._desired[switch] = tables
-        if (programmer := self._programmers.get(switch)) is not None:
-            programmer.set_desired(tables)
+    def _tell(self, news: JobNews, job: LiveJob) -> None:
+        if self.job_news and job.is_durable:
+            self.job_news.tell((job.id, job.stored.generation), (news, job))

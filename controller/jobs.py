@@ -28,7 +28,7 @@ from ringstep.protocol.marker import (
 from ringstep.protocol.tag import JobCarrier, TagLayout
 from ringstep.protocol.uec import JOB_ID_BITS
 
-NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$")
+NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.-]{0,62}\Z")
 MAX_REQUEST_ID = 128
 MAX_UEC_JOB_IDS = 256
 MAX_EDGES = 65536
@@ -233,6 +233,8 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         except ValueError as error:
             raise SpecError(f"spec.rings[{index}].hosts", str(error)) from None
     match = _match_kind(message, queue_pairs)
+    if match is MatchKind.DST_QP:
+        _check_receivers(queue_pairs)
     profile = message.profile or DEFAULT_PROFILE
     if profile not in PROFILES:
         raise SpecError(
@@ -254,7 +256,7 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         tag=_tag(message, match, params.layout),
         profile=profile,
         scope=scope,
-        params=replace(params, enabled=marking is Marking.ON),
+        params=with_marking(params, enabled=marking is Marking.ON),
         uec_job_ids=_uec_job_ids(message, match),
         marking=marking,
         traffic=_traffic(message.traffic),
@@ -264,6 +266,28 @@ def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         lease_s=lease_from(message.lease_s, "spec.lease_s"),
         channels=_channels(message),
     )
+
+
+def with_marking(params: MarkerParams, *, enabled: bool) -> MarkerParams:
+    """Return parameters that mark, or do not."""
+    return params if params.enabled == enabled else replace(params, enabled=enabled)
+
+
+def request_id_from(text: str) -> str:
+    """Return a request id that can be stored.
+
+    Raises:
+        SpecError: too long, or with characters that cannot be printed.
+    """
+    if len(text) > MAX_REQUEST_ID:
+        raise SpecError("request_id", f"{len(text)} characters; use at most {MAX_REQUEST_ID}")
+    if not text.isprintable():
+        raise SpecError(
+            "request_id",
+            f"{text!r} has characters that cannot be printed; use letters, digits and "
+            "punctuation, such as a UUID",
+        )
+    return text
 
 
 def _tenant(name: str) -> str:
@@ -357,6 +381,20 @@ def _queue_pair(index: int, pair: jobs_pb2.QueuePair) -> QueuePair:
     return QueuePair(pair.src, pair.dst, pair.dest_qp)
 
 
+def _check_receivers(pairs: Sequence[QueuePair]) -> None:
+    """Check that no queue pair receives from two hosts: its one rule could follow one path only."""
+    first: dict[tuple[str, int], tuple[int, str]] = {}
+    for index, pair in enumerate(pairs, start=1):
+        position, src = first.setdefault((pair.dst, pair.dest_qp), (index, pair.src))
+        if src != pair.src:
+            raise SpecError(
+                f"spec.queue_pairs[{index}]",
+                f"{pair}, but queue_pairs[{position}] says that queue pair {pair.dest_qp} of "
+                f"{pair.dst} receives from {src}; a connection has one sender, give each its own "
+                "dest_qp",
+            )
+
+
 def _match_kind(message: jobs_pb2.JobSpec, queue_pairs: Sequence[QueuePair]) -> MatchKind:
     if message.match == jobs_pb2.MATCH_KIND_UNSPECIFIED:
         if message.HasField("tag"):
@@ -418,9 +456,56 @@ def _uec_job_ids(message: jobs_pb2.JobSpec, match: MatchKind) -> tuple[int, ...]
     return tuple(sorted(set(message.uec_job_ids)))
 
 
+def changed_params(spec: JobSpec, changes: jobs_pb2.MarkerOverrides) -> JobSpec:
+    """Return the job with marker parameters changed that may change while it lives.
+
+    Raises:
+        SpecError: a value is out of range, nothing changes, or a field cannot change.
+    """
+    for name in ("step_bits", "job_bits"):
+        if changes.HasField(name):
+            raise SpecError(
+                f"changes.{name}",
+                "the tag layout cannot change while the job lives: packets under way carry the old "
+                "one; release the job and register it anew",
+            )
+    if changes.scope != jobs_pb2.SCOPE_UNSPECIFIED:
+        raise SpecError(
+            "changes.scope",
+            "state blocks are placed when a job comes; release the job and register it anew",
+        )
+    if not changes.ListFields():
+        raise SpecError("changes", "empty; set the parameters that are to change")
+    try:
+        params = _overridden(spec.params, changes)
+        if changes.HasField("enabled"):
+            params = replace(params, enabled=changes.enabled)
+    except SpecError as error:
+        raise SpecError(
+            error.field.replace("spec.overrides", "changes"),
+            str(error).removeprefix(f"{error.field}: "),
+        ) from None
+    return replace(spec, params=params)
+
+
 def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, MarkerParams]:
     base = PROFILES[profile]
-    params = base.params
+    scope = base.scope
+    if not overrides.ByteSize():
+        return scope, base.params
+    params = _overridden(base.params, overrides)
+    layout = _layout(params.layout, overrides)
+    if layout != params.layout:
+        params = replace(params, layout=layout)
+    if overrides.scope != jobs_pb2.SCOPE_UNSPECIFIED:
+        chosen = _SCOPES.get(overrides.scope)
+        if chosen is None:
+            raise SpecError("spec.overrides.scope", f"{overrides.scope}: use SWITCH or PORT")
+        scope = chosen
+    return scope, params
+
+
+def _overridden(params: MarkerParams, overrides: jobs_pb2.MarkerOverrides) -> MarkerParams:
     for name in ("n_sample", "n_warmup", "alpha_max", "packets_per_step"):
         if overrides.HasField(name):
             params = _with(params, name, **{name: getattr(overrides, name)})
@@ -433,19 +518,12 @@ def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, M
     if overrides.HasField("q_gate"):
         gate = None if overrides.q_gate == _NO_GATE else overrides.q_gate
         params = _with(params, "q_gate", q_gate=gate)
-    params = replace(params, layout=_layout(params.layout, overrides))
     if overrides.mode != jobs_pb2.PROGRESS_MODE_UNSPECIFIED:
         mode = _MODES.get(overrides.mode)
         if mode is None:
             raise SpecError("spec.overrides.mode", f"{overrides.mode}: use PER_STEP or ANCHORED")
         params = replace(params, mode=mode)
-    scope = base.scope
-    if overrides.scope != jobs_pb2.SCOPE_UNSPECIFIED:
-        chosen = _SCOPES.get(overrides.scope)
-        if chosen is None:
-            raise SpecError("spec.overrides.scope", f"{overrides.scope}: use SWITCH or PORT")
-        scope = chosen
-    return scope, params
+    return params
 
 
 def _layout(layout: TagLayout, overrides: jobs_pb2.MarkerOverrides) -> TagLayout:

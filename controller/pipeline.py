@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from finsy import P4Schema
 from finsy.pbutil import from_text
@@ -196,11 +196,16 @@ def load_pipeline(
         ) from None
     if info.pkg_info.arch == "v1model":
         try:
-            json.loads(device_config)
+            program = json.loads(device_config)
         except ValueError as error:
             raise PipelineError(
                 f"{json_name}: not JSON ({error}); use what p4c-bm2-ss writes"
             ) from None
+        if differences := list(json_differences(info, program)):
+            raise PipelineError(
+                f"{info_name} and {json_name} are of two programs; take both from one run of p4c\n"
+                + "\n".join(f"  {difference}" for difference in differences)
+            )
     pipeline = make_pipeline(info, device_config, info_name)
     return replace(pipeline, source=f"{info_name} with {json_name}")
 
@@ -222,6 +227,49 @@ def make_pipeline(info: p4i.P4Info, device_config: bytes, source: str) -> Pipeli
             + "\n".join(f"  {problem}" for problem in problems)
         )
     return Pipeline(schema, source)
+
+
+def json_differences(info: p4i.P4Info, program: Any) -> Iterator[str]:
+    """Yield what a P4Info says otherwise than p4c's BMv2 JSON beside it.
+
+    A switch may take such a pair and then match on other fields than the controller writes.
+    """
+    try:
+        tables = {
+            table["name"]: {key["name"]: key["match_type"] for key in table["key"]}
+            for pipeline in program["pipelines"]
+            for table in pipeline["tables"]
+        }
+        actions = {
+            action["name"]: [(one["name"], one["bitwidth"]) for one in action["runtime_data"]]
+            for action in program["actions"]
+        }
+        counters = {one["name"]: one.get("size") for one in program["counter_arrays"]}
+    except (KeyError, TypeError, AttributeError) as error:
+        yield f"the JSON is not what p4c-bm2-ss writes ({type(error).__name__}: {error})"
+        return
+    for table in info.tables:
+        name = table.preamble.name
+        kinds = [p4i.MatchField.MatchType.Name(field.match_type) for field in table.match_fields]
+        # A program's optional match is BMv2's ternary.
+        wanted = ["ternary" if kind == "OPTIONAL" else kind.lower() for kind in kinds]
+        if name not in tables:
+            yield f"table {name} is not in the JSON"
+        elif list(tables[name].values()) != wanted:
+            has = ", ".join(f"{field} {kind}" for field, kind in tables[name].items())
+            yield f"table {name}: the JSON matches {has or 'nothing'}; the P4Info {wanted}"
+    for action in info.actions:
+        name, params = action.preamble.name, [(one.name, one.bitwidth) for one in action.params]
+        if params and name not in actions:
+            yield f"action {name} is not in the JSON"
+        elif params and actions[name] != params:
+            yield f"action {name}: the JSON has parameters {actions[name]}; the P4Info {params}"
+    for counter in info.counters:
+        if counters.get(counter.preamble.name) != counter.size:
+            yield (
+                f"counter {counter.preamble.name}: size {counters.get(counter.preamble.name)} in "
+                f"the JSON, {counter.size} in the P4Info"
+            )
 
 
 def _read(path: Path | importlib.resources.abc.Traversable, name: str) -> bytes:

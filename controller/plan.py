@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any
 
 from ringstep.controller.entries import (
     ActionCall,
@@ -13,12 +13,11 @@ from ringstep.controller.entries import (
     EntryValue,
     Exact,
     GroupMembers,
+    GroupRef,
+    MemberRef,
     ProfileKey,
     SwitchTables,
 )
-
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 
 TABLE_ORDER = (
     "red",
@@ -102,44 +101,184 @@ class EntryUpdate:
 Update = DefaultUpdate | MemberUpdate | GroupUpdate | EntryUpdate
 
 
+class Kind(StrEnum):
+    """What a :class:`Place` is a place for."""
+
+    DEFAULT = "default"
+    MEMBER = "member"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a default action, a member or a group stands; an entry's place is its EntryKey."""
+
+    kind: Kind
+    owner: str
+    id: int = 0
+
+    def __str__(self) -> str:
+        if self.kind is Kind.DEFAULT:
+            return f"default action of {self.owner}"
+        return f"{self.kind} {self.id} of {self.owner}"
+
+
+Target = EntryKey | Place
+"""What an update changes: a table entry by its key, anything else by its place."""
+Value = EntryValue | GroupMembers
+
+
+def target_of(update: Update) -> Target:
+    """Return what an update changes."""
+    match update:
+        case EntryUpdate():
+            return update.key
+        case DefaultUpdate():
+            return Place(Kind.DEFAULT, update.table)
+        case MemberUpdate():
+            return Place(Kind.MEMBER, update.key.profile, update.key.id)
+        case GroupUpdate():
+            return Place(Kind.GROUP, update.key.profile, update.key.id)
+
+
+def value_at(tables: SwitchTables, target: Target) -> Value | None:
+    """Return what stands at a target, or None."""
+    if isinstance(target, EntryKey):
+        return tables.entries.get(target)
+    if target.kind is Kind.DEFAULT:
+        return tables.defaults.get(target.owner)
+    key = ProfileKey(target.owner, target.id)
+    return (tables.members if target.kind is Kind.MEMBER else tables.groups).get(key)
+
+
+def put_value(tables: SwitchTables, target: Target, value: Value | None) -> None:
+    """Put a value at a target; None takes away what stands there."""
+    held: Any
+    key: Any = target
+    if isinstance(target, EntryKey):
+        held = tables.entries
+    elif target.kind is Kind.DEFAULT:
+        held, key = tables.defaults, target.owner
+    else:
+        held = tables.members if target.kind is Kind.MEMBER else tables.groups
+        key = ProfileKey(target.owner, target.id)
+    if value is None:
+        held.pop(key, None)
+    else:
+        held[key] = value
+
+
+def update_at(target: Target, have: Value | None, want: Value | None) -> Update | None:
+    """Return the update that turns one value into the other, or None where they are equal.
+
+    A default action that nobody wants is left as it is: there is always one.
+    """
+    if have == want:
+        return None
+    op = Op.DELETE if want is None else Op.INSERT if have is None else Op.MODIFY
+    update: Any
+    if isinstance(target, EntryKey):
+        update = EntryUpdate(op, target, want)  # type: ignore[arg-type]
+    elif target.kind is Kind.DEFAULT:
+        update = None if want is None else DefaultUpdate(target.owner, want)  # type: ignore[arg-type]
+    else:
+        make: Any = MemberUpdate if target.kind is Kind.MEMBER else GroupUpdate
+        update = make(op, ProfileKey(target.owner, target.id), want)
+    return update  # type: ignore[no-any-return]
+
+
+def other_places(tables: SwitchTables) -> list[Place]:
+    """Return the places of all default actions, members and groups."""
+    return [
+        *(Place(Kind.DEFAULT, table) for table in tables.defaults),
+        *(Place(Kind.MEMBER, key.profile, key.id) for key in tables.members),
+        *(Place(Kind.GROUP, key.profile, key.id) for key in tables.groups),
+    ]
+
+
+def leads_to(target: Target, value: Value | None, profile: str) -> list[Target]:
+    """Return what has to stand before ``value`` may stand at ``target``.
+
+    A rule needs its job's parameters, a route its next hop, a next hop its group or member of
+    ``profile``, and a group its members.
+    """
+    if isinstance(value, GroupRef):
+        return [Place(Kind.GROUP, profile, value.group_id)]
+    if isinstance(value, MemberRef):
+        return [Place(Kind.MEMBER, profile, value.member_id)]
+    if isinstance(value, ActionCall):
+        if value.name == "set_job":
+            return [
+                EntryKey("job_params", (("job", Exact(number)),))
+                for name, number in value.args
+                if name == "job"
+            ]
+        if value.name == "set_nexthop":
+            return [EntryKey("nexthop", ((name, Exact(n)),)) for name, n in value.args]
+    if isinstance(value, tuple) and isinstance(target, Place):
+        return [Place(Kind.MEMBER, target.owner, member) for member, _ in value]
+    return []
+
+
 def plan_updates(actual: SwitchTables, desired: SwitchTables) -> list[list[Update]]:
-    """Return updates in phases; a phase is written only after the one before it.
+    """Return all updates that turn ``actual`` into ``desired``, in phases (:func:`in_phases`).
+
+    Default actions that ``desired`` does not name stay.
+    """
+    targets: list[Target] = [*other_places(desired), *desired.entries]
+    targets += [place for place in other_places(actual) if value_at(desired, place) is None]
+    targets += [key for key in actual.entries if key not in desired.entries]
+    updates = (update_at(t, value_at(actual, t), value_at(desired, t)) for t in targets)
+    return in_phases(update for update in updates if update is not None)
+
+
+def in_phases(updates: Iterable[Update]) -> list[list[Update]]:
+    """Sort updates into phases; a phase is written only after the one before it.
 
     Members come before groups, groups before entries, and deletions last, in reverse: at no
     moment does an entry refer to something that is not there. Nothing to do is an empty list.
     """
-    member_writes, member_deletes = _split(actual.members, desired.members, MemberUpdate)
-    group_writes, group_deletes = _split(actual.groups, desired.groups, GroupUpdate)
-    entry_writes, entry_deletes = _split(actual.entries, desired.entries, EntryUpdate)
-    defaults = [
-        DefaultUpdate(table, call)
-        for table, call in sorted(desired.defaults.items())
-        if actual.defaults.get(table) != call
-    ]
-    phases: list[list[Update]] = [
-        list(member_writes),
-        list(group_writes),
-        [*defaults],
-        *_by_table(entry_writes, lambda rank: rank),
-        *_by_table(entry_deletes, lambda rank: -rank),
-        list(group_deletes),
-        list(member_deletes),
-    ]
-    return [phase for phase in phases if phase]
+    phases: dict[int, list[Update]] = {}
+    for update in updates:
+        phases.setdefault(phase_of(update), []).append(update)
+    phases.get(_DEFAULTS, []).sort(key=str)
+    return [phases[number] for number in sorted(phases)]
 
 
-def jobs_new_to(actual: SwitchTables, desired: SwitchTables) -> list[int]:
+_DEFAULTS = 2
+_ENTRIES = 3
+
+
+def phase_of(update: Update) -> int:
+    """Return the number of an update's phase (:func:`in_phases`); they ascend, with gaps."""
+    match update:
+        case EntryUpdate():
+            rank = _RANK.get(update.key.table, len(_RANK))
+            number = _ENTRIES + rank
+        case DefaultUpdate():
+            number = _DEFAULTS
+        case GroupUpdate():
+            number = 1
+        case MemberUpdate():
+            number = 0
+    # Deletions go the other way, after all that is written.
+    return number if update.op is not Op.DELETE else 2 * (_ENTRIES + len(_RANK)) + 1 - number
+
+
+def new_jobs(updates: Iterable[Update], actual: SwitchTables) -> list[int]:
     """Return the Job_IDs, ascending, whose counters a switch holds for somebody else.
 
-    Those are the ones that come to the switch, and those that were handed out anew while it was
-    away: then their generation differs.
+    Those are the ones whose parameters come to the switch, and those that were handed out anew
+    while it was away: then their generation differs.
     """
     return sorted(
-        value.value
-        for key, call in desired.entries.items()
-        if key.table == "job_params" and _generation(actual.entries.get(key)) != _generation(call)
-        for _, value in key.match
-        if isinstance(value, Exact)
+        match.value
+        for update in updates
+        if isinstance(update, EntryUpdate) and update.key.table == "job_params"
+        if _generation(actual.entries.get(update.key)) != _generation(update.value)
+        if update.op is not Op.DELETE
+        for _, match in update.key.match
+        if isinstance(match, Exact)
     )
 
 
@@ -147,45 +286,6 @@ def _generation(params: EntryValue | None) -> int | None:
     return dict(params.args).get("generation") if isinstance(params, ActionCall) else None
 
 
-def _split(
-    actual: Mapping[_K, _V],
-    desired: Mapping[_K, _V],
-    update: Callable[[Op, _K, _V | None], Update],
-) -> tuple[list[Update], list[Update]]:
-    writes = [
-        update(Op.MODIFY if key in actual else Op.INSERT, key, value)
-        for key, value in desired.items()
-        if actual.get(key) != value
-    ]
-    deletes = [update(Op.DELETE, key, None) for key in actual if key not in desired]
-    return writes, deletes
-
-
-def _by_table(updates: Iterable[Update], order: Callable[[int], int]) -> Iterator[list[Update]]:
-    ranked: dict[int, list[Update]] = {}
-    for update in updates:
-        assert isinstance(update, EntryUpdate)
-        rank = _RANK.get(update.key.table, len(_RANK))
-        ranked.setdefault(order(rank), []).append(update)
-    for _, phase in sorted(ranked.items()):
-        yield phase
-
-
 def apply_update(tables: SwitchTables, update: Update) -> None:
     """Change ``tables`` the way a switch changes that accepts ``update``."""
-    match update:
-        case DefaultUpdate():
-            tables.defaults[update.table] = update.value
-        case MemberUpdate(value=None):
-            tables.members.pop(update.key, None)
-        case MemberUpdate(value=ActionCall() as call):
-            tables.members[update.key] = call
-        case GroupUpdate(value=None):
-            tables.groups.pop(update.key, None)
-        case GroupUpdate(value=tuple() as members):
-            tables.groups[update.key] = members
-        case EntryUpdate(value=None):
-            tables.entries.pop(update.key, None)
-        case EntryUpdate():
-            assert update.value is not None
-            tables.entries[update.key] = update.value
+    put_value(tables, target_of(update), update.value)

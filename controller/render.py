@@ -6,8 +6,10 @@ Reasons are sentences, often long; they stand in lines of their own below a tabl
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +35,19 @@ def switch_dict(switch: switches_pb2.Switch) -> dict[str, Any]:
         "updates_written": status.updates_written,
         "foreign_removed": status.foreign_removed,
         "sessions": status.sessions,
+        "pending": status.pending,
+        "drift": {
+            "missing": status.drift_missing,
+            "changed": status.drift_changed,
+            "foreign": status.drift_foreign,
+        },
+        "drifts": status.drifts,
+        "audited_unix_ms": status.audited_unix_ms,
+        "foreign_kept": status.foreign_kept,
+        "refused": list(status.refused),
+        "refused_count": status.refused_count,
+        "drained": switch.drained,
+        "down_ports": list(switch.down_ports),
     }
 
 
@@ -43,7 +58,11 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
         "id": job.id,
         "name": spec.name,
         "generation": job.generation,
+        "tenant": spec.tenant,
+        "owner": job.owner,
         "rings": [list(ring.hosts) for ring in spec.rings],
+        "channels": [ring.channels or 1 for ring in spec.rings],
+        "rails": [ring.rail for ring in spec.rings],
         "queue_pairs": [
             {"src": pair.src, "dst": pair.dst, "dest_qp": pair.dest_qp} for pair in spec.queue_pairs
         ],
@@ -67,6 +86,12 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
             "scope": _enum(jobs_pb2.Scope.Name(params.scope), "SCOPE_"),
         },
         "marking": _marking_dict(params),
+        "lease_s": job.lease_s,
+        "lease_remaining_ms": job.lease_remaining_ms,
+        "followers": _followers_text(spec),
+        "paths_choice": _paths_text(job),
+        "paths": [path_dict(path) for path in job.paths],
+        "moving": job.moving,
         "programming": [
             {
                 "switch": item.switch,
@@ -80,6 +105,44 @@ def job_dict(job: jobs_pb2.Job) -> dict[str, Any]:
         "problem": job.problem,
         "request_id": job.request_id,
     }
+
+
+def _followers_text(spec: jobs_pb2.JobSpec) -> str:
+    tor = spec.followers == jobs_pb2.FOLLOWERS_TOR
+    return "tor" if tor else "everywhere"
+
+
+def _paths_text(job: jobs_pb2.Job) -> str:
+    choice = _enum(jobs_pb2.PathsChoice.Name(job.paths_choice), "PATHS_CHOICE_")
+    return "unknown" if choice == "unspecified" else choice
+
+
+def path_dict(path: jobs_pb2.PlannedPath) -> dict[str, Any]:
+    """Return a planned path as JSON shows it."""
+    return {
+        "src": path.src,
+        "dst": path.dst,
+        "dest_qp": path.dest_qp,
+        "hops": [{"switch": hop.switch, "port": hop.port} for hop in path.hops],
+    }
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time as people read it, such as ``9m 58s``."""
+    whole = max(0, int(seconds))
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, left = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (left, "s")]
+    shown = [f"{number}{unit}" for number, unit in parts if number]
+    return " ".join(shown[:2]) or "0s"
+
+
+def _lease_text(view: dict[str, Any]) -> str:
+    if not view["lease_s"]:
+        return "none"
+    left = seconds_text(view["lease_remaining_ms"] / 1000)
+    return f"{seconds_text(view['lease_s'])}, {left} left"
 
 
 def _marking_dict(params: jobs_pb2.MarkerParameters) -> dict[str, Any]:
@@ -172,7 +235,9 @@ def _phase_markup(phase: str) -> str:
 def switch_table(switches: Iterable[switches_pb2.Switch]) -> Table:
     """Return all switches as a table for people."""
     table = Table(title="Switches")
-    for heading in ("name", "role", "device", "address", "state", "entries"):
+    for heading in (
+        "name", "role", "device", "address", "state", "entries", "pending", "drift"
+    ):  # fmt: skip
         table.add_column(heading, overflow="fold")
     for switch in switches:
         view = switch_dict(switch)
@@ -181,10 +246,60 @@ def switch_table(switches: Iterable[switches_pb2.Switch]) -> Table:
             view["role"],
             str(view["device_id"]),
             view["address"] or "-",
-            _phase_markup(view["phase"]),
+            _phase_markup(view["phase"]) + (" [yellow](drained)[/]" if view["drained"] else ""),
             str(view["desired_entries"]),
+            str(view["pending"] or "-"),
+            _drift_text(view),
         )
     return table
+
+
+def _drift_text(view: dict[str, Any]) -> str:
+    """What the last full read found: entries missing, changed, and put there by others."""
+    drift = view["drift"]
+    signs = (("missing", "-"), ("changed", "~"), ("foreign", "+"))
+    return " ".join(f"{sign}{drift[key]}" for key, sign in signs if drift[key]) or "-"
+
+
+def switch_details(switch: switches_pb2.Switch) -> Table:
+    """Return all that is known of a switch as a table for people."""
+    view = switch_dict(switch)
+    drift = view["drift"]
+    audited = view["audited_unix_ms"]
+    table = Table(title=f"Switch {view['name']}", show_header=False)
+    table.add_row("role", view["role"])
+    table.add_row("device id", str(view["device_id"]))
+    table.add_row("address", view["address"] or "-")
+    table.add_row("state", _phase_markup(view["phase"]))
+    table.add_row("drained", "yes" if view["drained"] else "no")
+    table.add_row("links down", " ".join(str(port) for port in view["down_ports"]) or "none")
+    table.add_row("entries it should hold", str(view["desired_entries"]))
+    table.add_row("updates to be written", str(view["pending"]))
+    table.add_row("updates written", str(view["updates_written"]))
+    table.add_row("updates refused", str(view["refused_count"]))
+    table.add_row(
+        "last full read",
+        datetime.fromtimestamp(audited / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if audited
+        else "none yet",
+    )
+    table.add_row(
+        "it found",
+        f"{drift['missing']} missing, {drift['changed']} changed, {drift['foreign']} foreign",
+    )
+    table.add_row("reads that found drift", str(view["drifts"]))
+    table.add_row("foreign entries removed", str(view["foreign_removed"]))
+    table.add_row("foreign entries kept", str(view["foreign_kept"]))
+    table.add_row("sessions", str(view["sessions"]))
+    return table
+
+
+def refused_notes(switch: switches_pb2.Switch) -> list[Text]:
+    """Return the updates that a switch refuses, each with its reason, for people."""
+    status = switch.status
+    notes = [_note(f"{switch.name} refuses", reason) for reason in status.refused]
+    more = status.refused_count - len(status.refused)
+    return [*notes, _note(switch.name, f"and {more} more")] if more > 0 else notes
 
 
 def switch_notes(switches: Iterable[switches_pb2.Switch]) -> list[Text]:
@@ -200,7 +315,7 @@ def _note(name: str, reason: str) -> Text:
 def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
     """Return jobs as a table for people."""
     table = Table(title="Jobs")
-    for heading in ("id", "name", "ring", "match", "profile", "k", "scope", "switches"):
+    for heading in ("id", "name", "tenant", "ring", "match", "k", "paths", "lease", "switches"):
         table.add_column(heading, overflow="fold")
     for job in jobs:
         view = job_dict(job)
@@ -208,12 +323,13 @@ def job_table(jobs: Iterable[jobs_pb2.Job]) -> Table:
         table.add_row(
             str(view["id"]),
             view["name"],
+            view["tenant"] or "-",
             "; ".join(" ".join(ring) for ring in view["rings"])
             or f"{len(view['queue_pairs'])} queue pairs",
             view["match"],
-            view["profile"],
             f"{params['k']:.4g}" + ("" if params["enabled"] else " (not marking)"),
-            params["scope"],
+            view["paths_choice"],
+            _lease_text(view),
             _programming_text(view),
         )
     return table
@@ -226,6 +342,8 @@ def job_notes(jobs: Iterable[jobs_pb2.Job]) -> list[Text]:
         name = f"job {job.spec.name}"
         if job.problem:
             notes.append(_note(name, job.problem))
+        if job.moving:
+            notes.append(_note(f"{name} is moving", job.moving))
         for item in job.programming:
             if item.cannot:
                 notes.append(_note(f"{name} is not followed by {item.switch}", item.detail))
@@ -253,8 +371,14 @@ def parameter_table(job: jobs_pb2.Job) -> Table:
     view = job_dict(job)
     table = Table(title=f"Job {view['id']} {view['name']}", show_header=False)
     table.add_row("generation", str(view["generation"]))
-    for ring in view["rings"]:
-        table.add_row("ring", " -> ".join([*ring, ring[0]]))
+    table.add_row("tenant", view["tenant"] or "-")
+    if view["owner"]:
+        table.add_row("registered by", view["owner"])
+    table.add_row("lease", _lease_text(view))
+    for ring, channels, rail in zip(view["rings"], view["channels"], view["rails"], strict=True):
+        which = f"ring, rail {rail}" if rail else "ring"
+        many = f" ({channels} channels)" if channels > 1 else ""
+        table.add_row(which, " -> ".join([*ring, ring[0]]) + many)
     if view["queue_pairs"]:
         table.add_row(
             "queue pairs",
@@ -268,8 +392,23 @@ def parameter_table(job: jobs_pb2.Job) -> Table:
     for key, value in view["parameters"].items():
         table.add_row(key, "off" if value is None else f"{value:.4g}" if key == "k" else str(value))
     table.add_row("marking", Text(marking_line(job).plain.removeprefix("marking ")))
+    table.add_row("followed by", "ToR switches" if view["followers"] == "tor" else "all switches")
+    table.add_row("paths", view["paths_choice"])
     table.add_row("switches", _programming_text(view))
     return table
+
+
+def path_table(job: jobs_pb2.Job) -> list[RenderableType]:
+    """Return the planned paths of a job as a table for people; nothing without any."""
+    if not job.paths:
+        return []
+    table = Table(title="Planned paths: each switch with the port out")
+    for heading in ("from", "to", "QP", "by"):
+        table.add_column(heading, overflow="fold")
+    for path in job.paths:
+        hops = " ".join(f"{hop.switch}:{hop.port}" for hop in path.hops)
+        table.add_row(path.src, path.dst, str(path.dest_qp or "-"), hops)
+    return [table]
 
 
 def state_table(state: jobs_pb2.StateResponse) -> Table:
@@ -327,3 +466,63 @@ def counter_table(state: jobs_pb2.StateResponse) -> Table:
         keys = ("data", "marks", "red_marks", "corrections", "advances")
         table.add_row(switch["switch"], *(str(counters.get(key, "-")) for key in keys))
     return table
+
+
+def switch_line(switch: switches_pb2.Switch) -> str:
+    """Return in one line how far a switch is."""
+    view = switch_dict(switch)
+    facts = [view["phase"], f"{view['desired_entries']} entries"]
+    if view["pending"]:
+        facts.append(f"{view['pending']} to be written")
+    if view["drained"]:
+        facts.append("drained")
+    if view["refused_count"]:
+        facts.append(f"{view['refused_count']} refused")
+    detail = f": {view['detail']}" if view["detail"] else ""
+    return f"{view['name']} {', '.join(facts)}{detail}"
+
+
+_EVENT = "JOB_EVENT_KIND_"
+
+
+def event_dict(event: jobs_pb2.JobEvent) -> dict[str, Any]:
+    """Return what happened to a job as JSON shows it."""
+    return {
+        "kind": _enum(jobs_pb2.JobEventKind.Name(event.kind), _EVENT),
+        "job": job_dict(event.job) if event.HasField("job") else None,
+        "state": state_dict(event.state) if event.HasField("state") else None,
+    }
+
+
+def event_lines(event: jobs_pb2.JobEvent) -> list[str]:
+    """Return what happened to a job, for people; one line, or one per switch for its state."""
+    kind = _enum(jobs_pb2.JobEventKind.Name(event.kind), _EVENT)
+    if kind == "state":
+        # An event may leave the job to its state.
+        job = event.job if event.HasField("job") else event.state.job
+        return [_state_line(job, switch) for switch in event.state.switches]
+    if not event.HasField("job"):
+        return []
+    job = event.job
+    items = [item for item in job.programming if not item.cannot]
+    in_sync = sum(item.phase == switches_pb2.SWITCH_PHASE_IN_SYNC for item in items)
+    facts = [f"{in_sync} of {len(items)} in sync"]
+    if job.lease_s:
+        facts.append(f"lease {seconds_text(job.lease_remaining_ms / 1000)}")
+    facts += [text for text in (job.moving and f"moving: {job.moving}", job.problem) if text]
+    return [f"{kind} {job.spec.name} ({job.id}): {', '.join(facts)}"]
+
+
+def _state_line(job: jobs_pb2.Job, switch: jobs_pb2.SwitchJobState) -> str:
+    head = f"state {job.spec.name} ({job.id}) {switch.switch}:"
+    if switch.error:
+        return f"{head} {switch.error}"
+    live = [block for block in switch.blocks if block.generation == job.generation]
+    parts = [
+        f"block {block.block} step_min {block.step_min} psn_rec {block.psn_rec} alpha {block.alpha}"
+        for block in live
+    ] or ["no packet yet"]
+    counters = _counters(switch)
+    if counters is not None:
+        parts.append(" ".join(f"{name} {value}" for name, value in counters.items()))
+    return f"{head} {'; '.join(parts)}"

@@ -1,517 +1,313 @@
-"""What the controller must not forget: switches, jobs, Job_IDs, generations, state blocks.
+"""The controller's durable memory: jobs, Job_IDs, generations, state blocks, switches, links.
 
-Every public method is one transaction. On SQLite a transaction takes the write lock before it
-reads, so two registrations, in two threads or two processes, never see the same free id.
-
-Reuse. A Job_ID that was never used comes first, lowest first; then the one released longest ago.
-Blocks likewise. Each hand-out of a Job_ID takes a generation that neither the Job_ID nor any of
-the job's blocks had the last time, which is what makes the data plane clear what is left in them.
+The store decides nothing about jobs: the :mod:`ledger <ringstep.controller.ledger>` does, and the
+store writes its changes, many in one transaction. Every transaction that writes first looks
+whether the caller still leads: of several controllers on one store only the one whose *epoch* is
+the store's can change anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ForeignKey,
-    Index,
-    MetaData,
-    String,
-    Text,
-    create_engine,
-    event,
-    func,
-    select,
-    text,
+from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy.engine import Connection
+
+from ringstep.controller.batch import Batch, read_blocks
+from ringstep.controller.database import (
+    BLOCKS,
+    DOWN_LINKS,
+    DRAINED_SWITCHES,
+    JOB_IDS,
+    JOBS,
+    LEADER,
+    LIVE,
+    REMOVED_SWITCHES,
+    SCHEMA_VERSION,
+    SWITCHES,
+    Database,
 )
-from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.pool import StaticPool
+from ringstep.controller.facts import (
+    Change,
+    DeposedError,
+    ExhaustedError,
+    NameTakenError,
+    NoSuchJobError,
+    PastBlock,
+    PastJobId,
+    PastRequest,
+    QuotaError,
+    RequestIdReusedError,
+    Snapshot,
+    StaleGenerationError,
+    StoredJob,
+    StoredSwitch,
+    StoreError,
+)
+from ringstep.controller.journal import Journal
 
-from ringstep.protocol.limits import GENERATION_BITS, MAX_BLOCKS, MAX_JOBS
-
-MAX_GENERATION: Final = (1 << GENERATION_BITS) - 1
-SCHEMA_VERSION: Final = 1
-_BUSY_TIMEOUT_S = 5.0
-"""How long to wait for another process's transaction. Shorter than clients wait for an answer, so
-that a caller who is told of a failure can rely on it that nothing happened."""
-
-
-class StoreError(Exception):
-    """The store cannot be used: wrong URL, no access, or another schema."""
-
-
-class NameTakenError(Exception):
-    """A live job has the name already."""
-
-
-class RequestIdReusedError(Exception):
-    """The request id was used before, for something else."""
-
-
-class NoSuchJobError(LookupError):
-    """No live job of that name or id."""
-
-
-class ExhaustedError(Exception):
-    """No Job_ID, block or generation is free; the text says which, and what to do."""
+__all__ = [
+    "Change",
+    "DeposedError",
+    "ExhaustedError",
+    "Journal",
+    "Leader",
+    "NameTakenError",
+    "NoSuchJobError",
+    "QuotaError",
+    "RequestIdReusedError",
+    "SCHEMA_VERSION",
+    "Snapshot",
+    "StaleGenerationError",
+    "Store",
+    "StoreError",
+    "StoredJob",
+    "StoredSwitch",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSwitch:
-    """A switch that is kept programmed. ``from_file``: its address follows the topology file."""
+class Leader:
+    """Who leads, or led last: the address of its API."""
 
-    name: str
-    device_id: int
+    epoch: int
     address: str
-    from_file: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StoredJob:
-    """A job with its Job_ID, and its block ids by switch and block key."""
-
-    job_id: int
-    generation: int
-    name: str
-    request_id: str
-    spec: str
-    params: str
-    created_unix_ms: int
-    live: bool
-    blocks: Mapping[str, Mapping[int, int]]
-
-
-class _Base(DeclarativeBase):
-    metadata = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s"})
-
-
-class _Meta(_Base):
-    __tablename__ = "meta"
-    key: Mapped[str] = mapped_column(String(32), primary_key=True)
-    value: Mapped[str] = mapped_column(String(64))
-
-
-class _Switch(_Base):
-    __tablename__ = "switches"
-    name: Mapped[str] = mapped_column(String(63), primary_key=True)
-    # P4Runtime device ids have 64 bits without a sign, SQL integers have one.
-    device_id: Mapped[str] = mapped_column(String(20))
-    address: Mapped[str] = mapped_column(String(255))
-    from_file: Mapped[bool]
-
-
-class _RemovedSwitch(_Base):
-    """Switches of the topology file that an operator took out; a restart keeps them out."""
-
-    __tablename__ = "removed_switches"
-    name: Mapped[str] = mapped_column(String(63), primary_key=True)
-
-
-class _Job(_Base):
-    __tablename__ = "jobs"
-    __table_args__ = (
-        Index("uq_jobs_live_name", "name", unique=True, sqlite_where=text("live")),
-        Index("uq_jobs_live_job_id", "job_id", unique=True, sqlite_where=text("live")),
-        Index("uq_jobs_request_id", "request_id", unique=True, sqlite_where=text("request_id<>''")),
-    )
-    key: Mapped[int] = mapped_column(primary_key=True)
-    job_id: Mapped[int]
-    generation: Mapped[int]
-    name: Mapped[str] = mapped_column(String(63))
-    request_id: Mapped[str] = mapped_column(String(128))
-    spec: Mapped[str] = mapped_column(Text)
-    params: Mapped[str] = mapped_column(Text)
-    created_unix_ms: Mapped[int] = mapped_column(BigInteger)
-    live: Mapped[bool]
-
-
-class _JobId(_Base):
-    """A Job_ID that was handed out at least once. ``released``: its turn in the queue for reuse."""
-
-    __tablename__ = "job_ids"
-    __table_args__ = (Index(None, "released"),)
-    job_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    generation: Mapped[int]
-    released: Mapped[int | None] = mapped_column(BigInteger)
-
-
-class _Block(_Base):
-    """A state block of a switch that was used at least once."""
-
-    __tablename__ = "blocks"
-    __table_args__ = (
-        Index(None, "switch", "released"),
-        Index(None, "job_key"),
-        Index("uq_blocks_job_port", "switch", "job_key", "block_key", unique=True),
-    )
-    switch: Mapped[str] = mapped_column(String(63), primary_key=True)
-    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    generation: Mapped[int]
-    job_key: Mapped[int | None] = mapped_column(ForeignKey("jobs.key"))
-    block_key: Mapped[int | None]
-    released: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Store:
-    """The controller's memory, on SQLite.
+    """The controller's memory, on SQLite or PostgreSQL; its methods may be called in any thread.
 
     Raises:
-        StoreError: the URL is not ``sqlite:///PATH``, the file cannot be opened, or it holds
-            another schema.
+        StoreError: the URL is neither ``sqlite:///PATH`` nor ``postgresql://USER@HOST/DATABASE``,
+            the database cannot be opened, or it holds another schema. Every other method raises it
+            too where the database fails.
     """
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
-        try:
-            _Base.metadata.create_all(self._engine)
-            with Session(self._engine) as session, session.begin():
-                _check_schema(session, url)
-        except DatabaseError as error:
-            self._engine.dispose()
-            advice = (
-                "another process holds it: end that one, or give another file"
-                if "locked" in str(error.orig)
-                else "give the path of a database that this user may write, such as "
-                "sqlite:///ringstep.db"
-            )
-            raise StoreError(f"store {url}: {error.orig}; {advice}") from None
+        self.database = Database(url)
+        self._fence = select(LEADER.c.epoch, LEADER.c.address)
+        if self.database.is_postgres:
+            # Until this transaction ends, no other controller can take over.
+            self._fence = self._fence.with_for_update(read=True)
+
+    @property
+    def label(self) -> str:
+        """The store's name for messages: its URL without password."""
+        return self.database.label
 
     def close(self) -> None:
         """Close all connections."""
-        self._engine.dispose()
+        self.database.close()
 
-    # -- switches ----------------------------------------------------------------------------
+    def interrupt(self) -> None:
+        """Make what waits for the database's server fail, from another thread.
 
-    def sync_switches_from_file(self, switches: Iterable[StoredSwitch]) -> list[StoredSwitch]:
-        """Take the switches of a topology file in and return all switches that are kept.
-
-        A switch that an operator added or moved keeps the operator's address, one that was
-        removed stays out, and one that left the file is forgotten.
+        A SQLite store has none to wait for: nothing happens.
         """
-        wanted = {switch.name: switch for switch in switches}
-        with Session(self._engine) as session, session.begin():
-            removed = set(session.scalars(select(_RemovedSwitch.name)))
-            rows = {row.name: row for row in session.scalars(select(_Switch))}
-            for name, row in rows.items():
-                if row.from_file and name not in wanted:
-                    session.delete(row)
-            for name, switch in wanted.items():
-                known = rows.get(name)
-                if name in removed or (known is not None and not known.from_file):
-                    continue
-                session.merge(_switch_row(switch))
-            session.flush()
-            return [
-                _stored_switch(row) for row in session.scalars(select(_Switch).order_by("name"))
-            ]
+        self.database.interrupt()
 
-    def put_switch(self, switch: StoredSwitch) -> None:
-        """Keep a switch, or change the address of one that is kept."""
-        with Session(self._engine) as session, session.begin():
-            session.merge(_switch_row(switch))
-            if (row := session.get(_RemovedSwitch, switch.name)) is not None:
-                session.delete(row)
+    # -- leadership --------------------------------------------------------------------------
 
-    def remove_switch(self, name: str) -> bool:
-        """Stop to keep a switch; return whether it was kept."""
-        with Session(self._engine) as session, session.begin():
-            row = session.get(_Switch, name)
-            if row is None:
-                return False
-            session.delete(row)
-            session.merge(_RemovedSwitch(name=name))
-            return True
+    def take_over(self, address: str) -> int:
+        """Become the one who may write, and return the new epoch.
+
+        What the earlier leader is just writing is waited for; what it writes later fails.
+        """
+        with self.database.transaction() as connection:
+            connection.execute(update(LEADER).values(epoch=LEADER.c.epoch + 1, address=address))
+            return int(connection.execute(select(LEADER.c.epoch)).scalar_one())
+
+    def step_down(self, epoch: int) -> None:
+        """Say that nobody leads any more, unless another controller has taken over."""
+        with self.database.transaction() as connection:
+            connection.execute(update(LEADER).where(LEADER.c.epoch == epoch).values(address=""))
+
+    def settle(self, epoch: int) -> None:
+        """Return when nothing that this term began to write can still take effect.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        with self._leading(epoch) as connection:
+            # Waits for every transaction that has looked at the row and not ended. It writes, so
+            # that a store that can only be read does not pass for one that works.
+            connection.execute(update(LEADER).values(epoch=LEADER.c.epoch))
+
+    def leader(self) -> Leader:
+        """Return who leads, or led last; the address is empty where nobody does."""
+        with self.database.reading() as connection:
+            return Leader(*connection.execute(select(LEADER.c.epoch, LEADER.c.address)).one())
+
+    @contextmanager
+    def _leading(self, epoch: int) -> Iterator[Connection]:
+        with self.database.transaction() as connection:
+            current, address = connection.execute(self._fence).one()
+            if current != epoch:
+                raise DeposedError(
+                    f"store {self.label}: another controller leads now"
+                    f"{f' ({address})' if address else ''}, in term {current} after this one's "
+                    f"{epoch}; nothing was changed, ask that one"
+                )
+            yield connection
 
     # -- jobs --------------------------------------------------------------------------------
 
-    def register(
-        self,
-        *,
-        name: str,
-        request_id: str,
-        spec: str,
-        params: str,
-        blocks: Mapping[str, Sequence[int]],
-        now_unix_ms: int,
-    ) -> tuple[StoredJob, bool]:
-        """Give a job a Job_ID, a generation and its blocks; return it and whether it is new.
-
-        ``blocks`` holds the block keys that the job needs on each switch. A request id that was
-        used for the same spec and is still live returns that job.
-
-        Raises:
-            NameTakenError: a live job has this name.
-            RequestIdReusedError: the request id belongs to another spec or to a released job.
-            ExhaustedError: no Job_ID, block or generation is free.
-        """
-        with Session(self._engine) as session, session.begin():
-            if request_id and (known := _by_request_id(session, request_id)) is not None:
-                if not known.live:
-                    raise RequestIdReusedError(
-                        f"request_id {request_id!r} registered job {known.name!r}, which has been "
-                        "released; use a new request_id for a new job"
-                    )
-                if known.spec != spec:
-                    raise RequestIdReusedError(
-                        f"request_id {request_id!r} was used to register job {known.name!r} with "
-                        "another spec; use a new request_id, or repeat the same spec"
-                    )
-                return _stored_job(session, known), False
-            taken = session.scalar(select(_Job).where(_Job.name == name, _Job.live))
-            if taken is not None:
-                raise NameTakenError(
-                    f"job {name!r} is already registered as job {taken.job_id}; release it, or "
-                    "take another name"
-                )
-            identity = _take_job_id(session)
-            taken_blocks = [
-                row
-                for switch, keys in sorted(blocks.items())
-                for row in _take_blocks(session, switch, keys, avoid_generation=None)
-            ]
-            generation = _next_generation(identity, taken_blocks)
-            identity.generation, identity.released = generation, None
-            job = _Job(
-                job_id=identity.job_id,
-                generation=generation,
-                name=name,
-                request_id=request_id,
-                spec=spec,
-                params=params,
-                created_unix_ms=now_unix_ms,
-                live=True,
+    def load(self) -> Snapshot:
+        """Return all that is known of jobs."""
+        with self.database.reading() as connection:
+            jobs = connection.execute(select(JOBS).where(text(LIVE)).order_by(JOBS.c.job_id))
+            return Snapshot(
+                jobs=tuple(self._stored_job(row) for row in jobs),
+                job_ids=tuple(PastJobId(*row) for row in connection.execute(_PAST_JOB_IDS)),
+                blocks=tuple(PastBlock(*row) for row in connection.execute(_PAST_BLOCKS)),
+                requests=tuple(PastRequest(*row) for row in connection.execute(_PAST_REQUESTS)),
+                turn=max(
+                    connection.scalar(select(func.max(table.c.turn))) or 0
+                    for table in (JOBS, JOB_IDS, BLOCKS)
+                ),
             )
-            session.add(job)
-            session.flush()
-            for row in taken_blocks:
-                row.job_key, row.generation = job.key, generation
-            session.flush()
-            return _stored_job(session, job), True
 
-    def place(self, job_id: int, blocks: Mapping[str, Sequence[int]]) -> StoredJob:
-        """Give a live job exactly the blocks it needs now: keep, add and free as necessary.
-
-        Raises:
-            NoSuchJobError: no live job has this id.
-            ExhaustedError: no block is free.
-        """
-        with Session(self._engine) as session, session.begin():
-            job = _live_job(session, job_id)
-            wanted = {(switch, key) for switch, keys in blocks.items() for key in keys}
-            kept: set[tuple[str, int | None]] = set()
-            turn = _next_turn(session, _Block)
-            for row in session.scalars(select(_Block).where(_Block.job_key == job.key)):
-                if (row.switch, row.block_key) in wanted:
-                    kept.add((row.switch, row.block_key))
-                else:
-                    _free_block(row, turn)
-            session.flush()
-            for switch, keys in sorted(blocks.items()):
-                missing = [key for key in keys if (switch, key) not in kept]
-                for row in _take_blocks(session, switch, missing, job.generation):
-                    row.job_key, row.generation = job.key, job.generation
-            session.flush()
-            return _stored_job(session, job)
-
-    def release(self, ref: str | int) -> StoredJob:
-        """End a job, by name or Job_ID; its Job_ID and blocks join the queue for reuse.
-
-        Raises:
-            NoSuchJobError: no such live job.
-        """
-        with Session(self._engine) as session, session.begin():
-            job = _live_job(session, ref)
-            stored = _stored_job(session, job)
-            job.live = False
-            identity = session.get_one(_JobId, job.job_id)
-            identity.released = _next_turn(session, _JobId)
-            turn = _next_turn(session, _Block)
-            for row in session.scalars(select(_Block).where(_Block.job_key == job.key)):
-                _free_block(row, turn)
-            return stored
-
-    def get(self, ref: str | int) -> StoredJob:
-        """Return a live job by name or Job_ID.
-
-        Raises:
-            NoSuchJobError: no such live job.
-        """
-        with Session(self._engine) as session, session.begin():
-            return _stored_job(session, _live_job(session, ref))
-
-    def live_jobs(self, after: int = 0, limit: int | None = None) -> list[StoredJob]:
-        """Return live jobs with a Job_ID above ``after`` in ascending order, at most ``limit``."""
-        query = select(_Job).where(_Job.live, _Job.job_id > after).order_by(_Job.job_id)
-        with Session(self._engine) as session, session.begin():
-            jobs = list(session.scalars(query.limit(limit)))
-            return [_stored_job(session, job) for job in jobs]
-
-
-def _engine(url: str) -> Engine:
-    try:
-        parsed = make_url(url)
-        if parsed.get_backend_name() != "sqlite":
+    def _stored_job(self, row: Any) -> StoredJob:
+        try:
+            blocks = read_blocks(row.blocks)
+        except (ValueError, AttributeError):
             raise StoreError(
-                f"store {parsed.render_as_string()}: {parsed.get_backend_name()} is not "
-                "supported; use sqlite:///PATH"
-            )
-        if parsed.query or parsed.host:
-            raise StoreError(f"store {url!r}: takes no host and no options; use sqlite:///PATH")
-        engine = create_engine(parsed, **_pool_arguments(parsed))
-    except (ArgumentError, NoSuchModuleError):
-        raise StoreError(
-            f"store {url!r} is not a database URL; write for example sqlite:///ringstep.db"
-        ) from None
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
-    return engine
-
-
-def _pool_arguments(url: URL) -> dict[str, Any]:
-    if url.database in {None, "", ":memory:"}:
-        # One connection for all threads: a second one would see another, empty database.
-        return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    return {"connect_args": {"timeout": _BUSY_TIMEOUT_S}}
-
-
-def _on_connect(connection: Any, _record: object) -> None:
-    # SQLAlchemy starts transactions itself (_on_begin); the driver must not.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.close()
-
-
-def _on_begin(connection: Connection) -> None:
-    # The write lock before the first read: what was read free stays free until the commit.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _check_schema(session: Session, url: str) -> None:
-    row = session.get(_Meta, "schema")
-    if row is None:
-        session.add(_Meta(key="schema", value=str(SCHEMA_VERSION)))
-    elif row.value != str(SCHEMA_VERSION):
-        raise StoreError(
-            f"store {url}: written with schema {row.value}, this controller reads schema "
-            f"{SCHEMA_VERSION}; use the controller that wrote it, or another file"
+                f"store {self.label}: the blocks of job {row.name!r} ({row.job_id}) are damaged; "
+                "restore the store from a backup, or delete the row and register the job again"
+            ) from None
+        return StoredJob(
+            job_id=row.job_id,
+            generation=row.generation,
+            name=row.name,
+            tenant=row.tenant,
+            owner=row.owner,
+            request_id=row.request_id,
+            spec=bytes(row.spec),
+            params=bytes(row.params),
+            paths=row.paths,
+            lease_s=row.lease_s,
+            created_unix_ms=row.created_unix_ms,
+            blocks=blocks,
         )
 
+    def commit(self, epoch: int, changes: Sequence[Change]) -> None:
+        """Write changes in one transaction: all of them, or none.
 
-def _switch_row(switch: StoredSwitch) -> _Switch:
-    return _Switch(
-        name=switch.name,
-        device_id=str(switch.device_id),
-        address=switch.address,
-        from_file=switch.from_file,
-    )
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        batch = Batch(changes)
+        with self._leading(epoch) as connection:
+            batch.write(connection)
+
+    # -- switches and links ------------------------------------------------------------------
+
+    def sync_switches_from_file(
+        self, epoch: int, switches: Iterable[StoredSwitch]
+    ) -> list[StoredSwitch]:
+        """Take the switches of a topology file in and return all switches that are kept, by name.
+
+        A switch that an operator added or moved keeps the operator's address, one that was
+        removed stays out, and one that left the file is forgotten.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        wanted = {switch.name: switch for switch in switches}
+        with self._leading(epoch) as connection:
+            removed = set(connection.scalars(select(REMOVED_SWITCHES.c.name)))
+            kept = {row.name: _stored_switch(row) for row in connection.execute(select(SWITCHES))}
+            for name, known in kept.copy().items():
+                if known.from_file and wanted.get(name) != known:
+                    connection.execute(delete(SWITCHES).where(SWITCHES.c.name == name))
+                    del kept[name]
+            for name in wanted.keys() - kept.keys() - removed:
+                connection.execute(insert(SWITCHES), _switch_row(wanted[name]))
+                kept[name] = wanted[name]
+        return [kept[name] for name in sorted(kept)]
+
+    def put_switch(self, epoch: int, switch: StoredSwitch) -> None:
+        """Keep a switch, or change the address of one that is kept.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        with self._leading(epoch) as connection:
+            for table in (SWITCHES, REMOVED_SWITCHES):
+                connection.execute(delete(table).where(table.c.name == switch.name))
+            connection.execute(insert(SWITCHES), _switch_row(switch))
+
+    def remove_switch(self, epoch: int, name: str) -> bool:
+        """Stop to keep a switch; return whether it was kept.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        with self._leading(epoch) as connection:
+            if not connection.execute(delete(SWITCHES).where(SWITCHES.c.name == name)).rowcount:
+                return False
+            connection.execute(insert(REMOVED_SWITCHES), {"name": name})
+            return True
+
+    def set_drained(self, epoch: int, name: str, drained: bool) -> None:
+        """Keep whether new paths shall go round a switch.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        with self._leading(epoch) as connection:
+            _put_or_remove(connection, DRAINED_SWITCHES, {"name": name}, drained)
+
+    def drained(self) -> frozenset[str]:
+        """Return the names of the drained switches."""
+        with self.database.reading() as connection:
+            return frozenset(connection.scalars(select(DRAINED_SWITCHES.c.name)))
+
+    def set_link(self, epoch: int, switch: str, port: int, up: bool) -> None:
+        """Keep whether the link at a switch's port is up.
+
+        Raises:
+            DeposedError: another controller has taken over since ``epoch``.
+        """
+        with self._leading(epoch) as connection:
+            _put_or_remove(connection, DOWN_LINKS, {"switch": switch, "port": port}, not up)
+
+    def down_links(self) -> frozenset[tuple[str, int]]:
+        """Return (switch, port) of the links that are down."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(DOWN_LINKS.c.switch, DOWN_LINKS.c.port))
+            return frozenset((row.switch, row.port) for row in rows)
 
 
-def _stored_switch(row: _Switch) -> StoredSwitch:
+_PAST_JOB_IDS = select(JOB_IDS.c.job_id, JOB_IDS.c.generation, JOB_IDS.c.released_unix_ms).order_by(
+    JOB_IDS.c.turn
+)
+_PAST_BLOCKS = select(BLOCKS.c.switch, BLOCKS.c.block, BLOCKS.c.generation).order_by(
+    BLOCKS.c.turn, BLOCKS.c.switch, BLOCKS.c.block
+)
+_PAST_REQUESTS = (
+    select(JOBS.c.request_id, JOBS.c.name).where(text(f"NOT {LIVE}")).order_by(JOBS.c.turn)
+)
+
+
+def _put_or_remove(connection: Connection, table: Any, row: dict[str, Any], put: bool) -> None:
+    same = [table.c[column] == value for column, value in row.items()]
+    connection.execute(delete(table).where(*same))
+    if put:
+        connection.execute(insert(table), row)
+
+
+def _switch_row(switch: StoredSwitch) -> dict[str, Any]:
+    return {
+        "name": switch.name,
+        "device_id": str(switch.device_id),
+        "address": switch.address,
+        "from_file": switch.from_file,
+    }
+
+
+def _stored_switch(row: Any) -> StoredSwitch:
     return StoredSwitch(row.name, int(row.device_id), row.address, row.from_file)
-
-
-def _by_request_id(session: Session, request_id: str) -> _Job | None:
-    return session.scalar(select(_Job).where(_Job.request_id == request_id))
-
-
-def _live_job(session: Session, ref: str | int) -> _Job:
-    column = _Job.job_id if isinstance(ref, int) else _Job.name
-    job = session.scalar(select(_Job).where(column == ref, _Job.live))
-    if job is None:
-        what = f"Job_ID {ref}" if isinstance(ref, int) else f"name {ref!r}"
-        raise NoSuchJobError(f"no live job has {what}; list the live jobs to see what there is")
-    return job
-
-
-def _stored_job(session: Session, job: _Job) -> StoredJob:
-    blocks: dict[str, dict[int, int]] = {}
-    rows = select(_Block).where(_Block.job_key == job.key).order_by(_Block.switch, _Block.block_key)
-    for row in session.scalars(rows):
-        assert row.block_key is not None, "a block in use has a key"
-        blocks.setdefault(row.switch, {})[row.block_key] = row.block
-    return StoredJob(
-        job_id=job.job_id,
-        generation=job.generation,
-        name=job.name,
-        request_id=job.request_id,
-        spec=job.spec,
-        params=job.params,
-        created_unix_ms=job.created_unix_ms,
-        live=job.live,
-        blocks=blocks,
-    )
-
-
-def _take_job_id(session: Session) -> _JobId:
-    highest = session.scalar(select(func.max(_JobId.job_id))) or 0
-    if highest < MAX_JOBS:
-        row = _JobId(job_id=highest + 1, generation=0, released=None)
-        session.add(row)
-        return row
-    oldest = session.scalar(
-        select(_JobId)
-        .where(_JobId.released.is_not(None))
-        .order_by(_JobId.released, _JobId.job_id)
-        .limit(1)
-    )
-    if oldest is None:
-        raise ExhaustedError(f"all {MAX_JOBS} Job_IDs are in use; release a job first")
-    return oldest
-
-
-def _take_blocks(
-    session: Session, switch: str, keys: Sequence[int], avoid_generation: int | None
-) -> list[_Block]:
-    """Return one free block per key; ``avoid_generation`` must not be what a block had last."""
-    highest = session.scalar(select(func.max(_Block.block)).where(_Block.switch == switch))
-    fresh = 0 if highest is None else highest + 1
-    rows: list[_Block] = []
-    for key in keys[: MAX_BLOCKS - fresh]:
-        row = _Block(switch=switch, block=fresh + len(rows), generation=0, block_key=key)
-        session.add(row)
-        rows.append(row)
-    missing = keys[len(rows) :]
-    if missing:
-        query = select(_Block).where(_Block.switch == switch, _Block.released.is_not(None))
-        if avoid_generation is not None:
-            query = query.where(_Block.generation != avoid_generation)
-        query = query.order_by(_Block.released, _Block.block).limit(len(missing))
-        reused = list(session.scalars(query))
-        if len(reused) < len(missing):
-            raise ExhaustedError(
-                f"switch {switch!r} has no {len(keys)} free state blocks of {MAX_BLOCKS}; release "
-                "a job first, or register with scope SWITCH (one block per switch)"
-            )
-        for row, key in zip(reused, missing, strict=True):
-            row.block_key, row.released = key, None
-        rows += reused
-    return rows
-
-
-def _free_block(row: _Block, turn: int) -> None:
-    row.job_key = row.block_key = None
-    row.released = turn
-
-
-def _next_generation(identity: _JobId, blocks: Iterable[_Block]) -> int:
-    stale = {block.generation for block in blocks} | {identity.generation}
-    for distance in range(1, MAX_GENERATION + 1):
-        candidate = (identity.generation + distance - 1) % MAX_GENERATION + 1
-        if candidate not in stale:
-            return candidate
-    raise ExhaustedError(
-        f"the free state blocks carry all {MAX_GENERATION} generations; register with scope SWITCH "
-        "(one block per switch)"
-    )
-
-
-def _next_turn(session: Session, table: type[_JobId | _Block]) -> int:
-    return (session.scalar(select(func.max(table.released))) or 0) + 1

@@ -294,6 +294,8 @@ class BackgroundFlow:
         """Make the queue pairs; ``qpn`` also decides the source port, and so ECMP's choice."""
         self._sender, self._receiver = sender, receiver
         self._message = message_bytes
+        self.sport = 0
+        """UDP source port of its packets, once it has started."""
         self._stopped = True
         options: dict[str, Any] = {
             "mtu_payload": setting.payload,
@@ -311,7 +313,7 @@ class BackgroundFlow:
             self._post(now_us)
 
     def _post(self, now_us: float) -> None:
-        self.tx.post_write(self._message, now_us=now_us)
+        self.sport = self.tx.post_write(self._message, now_us=now_us).sport
 
     def collect(self, now_us: float) -> None:
         """Take completions and keep the queue filled."""

@@ -567,8 +567,8 @@ def _report(experiment: RingExperiment, out: Path, as_json: bool, console: Conso
     astray = sum(run.ways_confirmed is False for run in experiment.runs)
     if astray:
         Console(stderr=True).print(
-            f"[yellow]Ways not confirmed[/] in {astray} runs: switches counted other numbers of "
-            "packets than the modelled paths say.",
+            f"[yellow]Ways not confirmed[/] in {astray} runs: switches or ports counted something "
+            "else than the pinned and hashed paths say.",
             highlight=False,
         )
     lost = [run for run in experiment.runs if not run.pace.kept]

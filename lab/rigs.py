@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
-from ringstep.controller.jobs import Marking, QueuePair
+from ringstep.controller.jobs import Marking, PathsChoice, QueuePair
 from ringstep.fabric.units import format_mac
 from ringstep.hostlib.wires import HostLoop, UdpWire, VirtualNet
 from ringstep.lab.processes import Child, call, ringstep, running
@@ -145,7 +145,7 @@ class _Control:
             "--profile", s.profile, "--k", f"{s.k:g}", "--t-win-us", str(s.t_win_us),
             "--n-sample", str(s.n_sample), "--n-warmup", str(s.n_warmup),
             "--q-gate", "off" if s.q_gate is None else str(s.q_gate),
-            "--marking", "on" if mode is Mode.MARKER else "off",
+            "--marking", "on" if mode is Mode.MARKER else "off", "--paths", PathsChoice.ECMP,
             "--wait", "--json", "--controller", self.target,
         )  # fmt: skip
         job: dict[str, Any] = json.loads(printed)
@@ -167,6 +167,7 @@ class _Control:
             n_warmup=s.n_warmup,
             q_gate=Q_GATE_OFF if s.q_gate is None else s.q_gate,
             marking=Marking.ON if mode is Mode.MARKER else Marking.OFF,
+            paths=PathsChoice.ECMP,
         )
 
         async def talk(client: ControllerClient) -> None:

@@ -56,7 +56,7 @@ class RingRun:
     counted: Mapping[str, int]
     """The job's counters over all switches: data, marks, red_marks, corrections, advances."""
     ways_confirmed: bool | None
-    """Whether each switch counted as many packets as the modelled ways say; None after a loss."""
+    """Whether switches and ports counted what the steps' ways say; None after a loss."""
     traffic: Traffic
     background_bytes: int
     steps: Sequence[StepRow]

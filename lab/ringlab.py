@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
@@ -22,7 +23,9 @@ from ringstep.controller.client import (
     job_spec,
 )
 from ringstep.controller.jobs import Marking as JobMarking
-from ringstep.controller.jobs import MatchKind
+from ringstep.controller.jobs import MatchKind, PathsChoice
+from ringstep.controller.v1 import jobs_pb2
+from ringstep.fabric.planner import PathHop
 from ringstep.fabric.topology import parse_topology
 from ringstep.hostlib.dcqcn import preset
 from ringstep.hostlib.rnic import SoftRnic
@@ -31,7 +34,6 @@ from ringstep.lab.allreduce import (
     CollectiveFailed,
     QpSetting,
     RingAllReduce,
-    Traffic,
     chunk_bytes,
     make_data,
     register_landing,
@@ -59,6 +61,8 @@ _PATIENCE: Final = 20.0
 _LEAD_US: Final = 20_000.0
 _CHECK_US: Final = 500_000.0
 """So often the lab's processes are looked after while a collective runs."""
+_CONTROL_BYTES: Final = 80
+"""An acknowledgement or a CNP has at most this many; so has what only a first packet carries."""
 _T = TypeVar("_T")
 
 
@@ -167,11 +171,11 @@ class RingBound:
         self.packets = max(1, -(-self.chunk // fabric.payload))
         last = self.chunk - (self.packets - 1) * fabric.payload
         self._full = (self.packets - 1) * fabric.frame_bytes
-        self._wire_bytes = self._full + last + fabric.frame_bytes - fabric.payload
+        self.message_bytes = self._full + last + fabric.frame_bytes - fabric.payload
         edges_per_uplink = -(-fabric.hosts_per_leaf // fabric.spines)
         share = fabric.uplink_bps / edges_per_uplink
         self.hops_bps = (fabric.rate_bps, share, share, fabric.rate_bps)
-        mean_frame = self._wire_bytes / self.packets
+        mean_frame = self.message_bytes / self.packets
         times = [mean_frame * 8e6 / rate for rate in self.hops_bps]
         self.step_us = sum(times) + (self.packets - 1) * max(times)
 
@@ -225,6 +229,7 @@ class RingRig:
         self.steering = Steering(parse_topology(lab.topology_toml, "lab"), self.ring)
         self._run = 0
         self._registered = False
+        self._pinned: dict[tuple[str, str], tuple[PathHop, ...]] = {}
         dcqcn = lab.fabric.dcqcn(params.preset)
         self._setting = QpSetting(
             dcqcn=dcqcn,
@@ -299,7 +304,12 @@ class RingRig:
                     raise CollectiveFailed(f"the controller: {error}") from None
         raise AssertionError("the last attempt returns or raises")
 
-    def _register(self, marking: Marking) -> None:
+    def _register(self, marking: Marking, paths: Paths) -> None:
+        """Register the job and keep the paths that the controller pinned for it.
+
+        Raises:
+            CollectiveFailed: the controller fails, or pinned other edges than it was to.
+        """
         profile = "paper" if marking is Marking.PAPER else "ringstep"
         s = self.fabric.marker(profile)
         spec = job_spec(
@@ -316,16 +326,28 @@ class RingRig:
             step_bits=LAYOUT.step_bits,
             mode=ProgressMode.PER_STEP,
             marking=JobMarking.ON if marking.marks else JobMarking.OFF,
+            paths=PathsChoice.PLANNED if paths.pinned else PathsChoice.ECMP,
         )
 
-        async def talk(client: ControllerClient) -> None:
+        async def talk(client: ControllerClient) -> jobs_pb2.Job:
             if any(job.spec.name == JOB_NAME for job in await client.jobs()):
                 await client.release(JOB_NAME)
             await client.register(spec)
-            await client.wait_programmed(JOB_NAME)
+            return await client.wait_programmed(JOB_NAME)
 
         self._registered = True
-        self._ask(talk)
+        job = self._ask(talk)
+        self._pinned = {
+            (path.src, path.dst): tuple(PathHop(hop.switch, hop.port) for hop in path.hops)
+            for path in job.paths
+        }
+        edges = {self.steering.edge(rank) for rank in range(self.bound.ranks)}
+        if set(self._pinned) != (edges if paths.pinned else set()):
+            found = ", ".join(f"{src}->{dst}" for src, dst in self._pinned) or "none"
+            raise CollectiveFailed(
+                f"the controller pinned paths for {found}; "
+                f"{'every edge of the ring needs one' if paths.pinned else 'none was asked for'}"
+            )
 
     def _release(self) -> dict[str, dict[str, int]]:
         """Release the job and return what each switch counted for it."""
@@ -407,7 +429,8 @@ class RingRig:
         jitter_us = self.params.jitter * self.bound.step_us
         starts = [chance.uniform(0, jitter_us) for _ in self.ring]
         flow_before = self.single_flow()
-        self._register(planned.marking)
+        self._register(planned.marking, planned.paths)
+        sent_before = self._sent_bytes()
         collective = RingAllReduce(
             [self._nics[name] for name in self.ring],
             self._landings,
@@ -425,9 +448,14 @@ class RingRig:
             background = self._background(planned, stack, background_tag)
             signs = self._drive(collective, starts, background)
             collective.check_sums()
+            sent = self._sent_bytes()
             by_switch = self._release()
             rows = self._rows(collective)
             background_bytes = background.tx.stats.tx_bytes if background else 0
+            sent = {port: count - sent_before[port] for port, count in sent.items()}
+            if background is not None:
+                for hop in self.steering.route("b1", "b2", background.sport):
+                    sent.pop((hop.switch, hop.port), None)
         traffic = collective.traffic()
         # The background's last packets must be off the links before the next single flow.
         self.loop.run(lambda: False, self.loop.now_us + 30_000)
@@ -440,7 +468,7 @@ class RingRig:
             counted={
                 name: sum(counters[name] for counters in by_switch.values()) for name in COUNTERS
             },
-            ways_confirmed=self._ways_confirmed(rows, by_switch, traffic),
+            ways_confirmed=self._ways_confirmed(collective, by_switch, sent),
             traffic=traffic,
             background_bytes=background_bytes,
             steps=rows,
@@ -528,21 +556,66 @@ class RingRig:
         for port in self.loop.ports.values():
             port.on_event = None
 
+    def _sent_bytes(self) -> dict[tuple[str, int], int]:
+        """Return what the kernel counted at every port between switches, in bytes sent."""
+        sites = self.fabric.switch_sites
+        ports = [
+            end
+            for cable in self.fabric.cables
+            if cable.b in sites
+            for end in ((cable.a, cable.a_port), (cable.b, cable.b_port))
+        ]
+        return {
+            (name, port): int(
+                Path(
+                    "/sys/class/net", sites[name].interface(port), "statistics/tx_bytes"
+                ).read_text()
+            )
+            for name, port in ports
+        }
+
     def _ways_confirmed(
-        self, rows: Sequence[StepRow], by_switch: Mapping[str, Mapping[str, int]], traffic: Traffic
+        self,
+        collective: RingAllReduce,
+        by_switch: Mapping[str, Mapping[str, int]],
+        sent: Mapping[tuple[str, int], int],
     ) -> bool | None:
-        """Say whether the switches counted what the modelled ways say; None after a loss."""
+        """Say whether switches and ports counted what the steps' ways say; None after a loss.
+
+        Args:
+            collective: the one that ran.
+            by_switch: the job's counters.
+            sent: bytes that ports between switches sent meanwhile, those without other traffic.
+        """
+        traffic = collective.traffic()
         if traffic.retransmissions or traffic.dropped:
             return None
-        expected = Counter(switch for row in rows for switch in row.way.split(">"))
-        return all(
+        hops = Counter(
+            hop
+            for record in collective.records.values()
+            for hop in self._hops(record.rank, record.sport)
+        )
+        switches: Counter[str] = Counter()
+        for hop, messages in hops.items():
+            switches[hop.switch] += messages
+        counted = all(
             by_switch.get(switch, {}).get("data", 0) == messages * self.bound.packets
-            for switch, messages in expected.items()
+            for switch, messages in switches.items()
+        )
+        control = traffic.cnps + traffic.packets // self._setting.ack_interval
+        margin = _CONTROL_BYTES * (control + 3 * len(collective.records))
+        return counted and all(
+            0 <= count - hops[PathHop(*port)] * self.bound.message_bytes <= margin
+            for port, count in sent.items()
         )
 
+    def _hops(self, rank: int, sport: int) -> tuple[PathHop, ...]:
+        """Return the switches that an edge's packets pass: pinned, or else by ECMP's hash."""
+        src, dst = self.steering.edge(rank)
+        return self._pinned.get((src, dst)) or self.steering.route(src, dst, sport)
+
     def _way(self, rank: int, sport: int) -> str:
-        """Return the switches that an edge's packets pass."""
-        return ">".join(hop.switch for hop in self.steering.route(*self.steering.edge(rank), sport))
+        return ">".join(hop.switch for hop in self._hops(rank, sport))
 
 
 def _ms(us: float) -> float:

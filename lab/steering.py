@@ -1,10 +1,10 @@
-"""Which way the lab's packets take: ECMP's choice, or a plan that the sender steers towards.
+"""Which way the lab's packets take: ECMP's choice, the controller's plan, or one that turns.
 
-The data plane pins a path by rule (``set_job(job, path_id)`` and ``planned_path``). The controller
-does not hand such rules out yet, and removes what others write. So the lab lets the sender
-choose: a switch that finds the job by address pair ignores the job bits of the source port, but
+Planned paths are the controller's: it pins them by rule, whatever ports the sender uses
+(docs/planning.md, "In service"). A plan that turns with the step is no rule's, so there the sender
+steers: a switch that finds the job by address pair ignores the job bits of the source port, but
 ECMP hashes them. With ``ringstep.fabric.ecmp``, which is that hash bit for bit, the lab looks for
-job bits that lead over the planned links. What the packets meet on their way is the same.
+job bits that lead over the wanted links.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ class Paths(StrEnum):
     ECMP = "ecmp"
     """By hash; each step, having a port of its own, is hashed anew."""
     PLANNED = "planned"
-    """Each edge keeps the path that the planner gave it."""
+    """Each edge keeps the path that the controller planned and pinned."""
     TURNING = "turning"
-    """Step s takes the way s places after the planned one (``ringstep.fabric.turns``)."""
+    """Step s takes the way s places after a planned one (``ringstep.fabric.turns``)."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether rules of the switches decide, not the source port."""
+        return self is Paths.PLANNED
 
 
 class NoPortFound(RuntimeError):
-    """No source port leads over the planned links; there are too many of them for 64 ports."""
+    """No source port leads over the wanted links; there are too many of them for 64 ports."""
 
 
 class Steering:
@@ -53,7 +58,7 @@ class Steering:
 
     @cached_property
     def plan(self) -> Plan:
-        """The planner's paths for the ring's edges."""
+        """The planner's paths for the ring's edges, from which a plan that turns starts."""
         return plan_paths(self._topology, ring_demands(JOB, [self.ring]))
 
     def _edge(self, rank: int) -> PlannedEdge:
@@ -87,17 +92,15 @@ class Steering:
             paths: how it is to find its way.
             rank: the sender's.
             step: counted over the life of the job; its low bits are what the port carries.
-            tag: the job bits under ECMP; where the search starts otherwise.
+            tag: the job bits; where the search for them starts with a plan that turns.
 
         Raises:
-            NoPortFound: no job bits lead over the planned links.
+            NoPortFound: no job bits lead over the wanted links.
         """
         tags = 1 << LAYOUT.job_bits
-        if paths is Paths.ECMP:
+        if paths is not Paths.TURNING:
             return LAYOUT.sport(step, tag % tags)
-        edge = self._edge(rank)
-        turn = step if paths is Paths.TURNING else 0
-        wanted = turned(self.plan, edge, turn)
+        wanted = turned(self.plan, self._edge(rank), step)
         src, dst = self.edge(rank)
         for offset in range(tags):
             sport = LAYOUT.sport(step, (tag + offset) % tags)

@@ -22,9 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ringstep/v1/errors.proto\x12\x0bringstep.v1\"\xb5\x01\n\x07Problem\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x34\n\x08metadata\x18\x04 \x03(\x0b\x32\".ringstep.v1.Problem.MetadataEntry\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18ringstep/v1/errors.proto\x12\x0bringstep.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb5\x01\n\x07Problem\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x34\n\x08metadata\x18\x04 \x03(\x0b\x32\".ringstep.v1.Problem.MetadataEntry\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\tRpcStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12%\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x14.google.protobuf.Any\"\x94\x01\n\tErrorInfo\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12\x36\n\x08metadata\x18\x03 \x03(\x0b\x32$.ringstep.v1.ErrorInfo.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x84\x01\n\nBadRequest\x12@\n\x10\x66ield_violations\x18\x01 \x03(\x0b\x32&.ringstep.v1.BadRequest.FieldViolation\x1a\x34\n\x0e\x46ieldViolation\x12\r\n\x05\x66ield\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\";\n\tRetryInfo\x12.\n\x0bretry_delay\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +35,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROBLEM_METADATAENTRY']._loaded_options = None
   _globals['_PROBLEM_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_PROBLEM']._serialized_start=42
-  _globals['_PROBLEM']._serialized_end=223
-  _globals['_PROBLEM_METADATAENTRY']._serialized_start=176
-  _globals['_PROBLEM_METADATAENTRY']._serialized_end=223
+  _globals['_ERRORINFO_METADATAENTRY']._loaded_options = None
+  _globals['_ERRORINFO_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_PROBLEM']._serialized_start=101
+  _globals['_PROBLEM']._serialized_end=282
+  _globals['_PROBLEM_METADATAENTRY']._serialized_start=235
+  _globals['_PROBLEM_METADATAENTRY']._serialized_end=282
+  _globals['_RPCSTATUS']._serialized_start=284
+  _globals['_RPCSTATUS']._serialized_end=365
+  _globals['_ERRORINFO']._serialized_start=368
+  _globals['_ERRORINFO']._serialized_end=516
+  _globals['_ERRORINFO_METADATAENTRY']._serialized_start=235
+  _globals['_ERRORINFO_METADATAENTRY']._serialized_end=282
+  _globals['_BADREQUEST']._serialized_start=519
+  _globals['_BADREQUEST']._serialized_end=651
+  _globals['_BADREQUEST_FIELDVIOLATION']._serialized_start=599
+  _globals['_BADREQUEST_FIELDVIOLATION']._serialized_end=651
+  _globals['_RETRYINFO']._serialized_start=653
+  _globals['_RETRYINFO']._serialized_end=712
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,10 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from fake_switch import FakeSwitch  # noqa: E402
+from postgres import own_postgres, postgres_server, postgres_url, store_url  # noqa: E402, F401
 
+from ringstep.controller.config import ControllerConfig, P4RuntimeConfig  # noqa: E402
+from ringstep.controller.fabricview import FabricView, fabric_view  # noqa: E402
 from ringstep.controller.p4rt import Timing  # noqa: E402
 from ringstep.controller.pipeline import Pipeline, load_pipeline  # noqa: E402
 from ringstep.controller.store import Store  # noqa: E402
@@ -142,6 +145,12 @@ def routes(topology: Topology) -> dict[str, RouteTable]:
     return route_tables(topology)
 
 
+@pytest.fixture
+def view(topology: Topology) -> FabricView:
+    """The fabric with all links up and nothing drained."""
+    return fabric_view(topology)
+
+
 @pytest.fixture(scope="session")
 def pipeline() -> Pipeline:
     """The program that comes with Ringstep."""
@@ -157,6 +166,18 @@ def timing() -> Timing:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+@pytest.fixture
+def config(tmp_path: Path, fabric_text: str) -> ControllerConfig:
+    topology = tmp_path / "fabric.toml"
+    topology.write_text(fabric_text)
+    return ControllerConfig(
+        topology=topology,
+        listen="127.0.0.1:0",
+        store=f"sqlite:///{tmp_path / 'store.db'}",
+        p4runtime=P4RuntimeConfig(heartbeat_s=0.1, audit_s=0.3, retry_max_s=0.1, state_s=0.3),
+    )
 
 
 @pytest.fixture

@@ -32,6 +32,9 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
 
     ``pad``: byte strings are given back with leading zeros. ``refuse``: says of an update whether
     to refuse it. ``lose``: says of an update whether to accept it and forget it.
+    ``modern_election``: as P4Runtime 1.3 and later; otherwise as before, where the next highest
+    is promoted. ``not_primary``: that many writes are refused as if another were primary.
+    ``half_swapped``: a program was saved there and not committed.
     ``states``: what it answers about a block; ``states_at``: about a block, asked at a port.
     """
 
@@ -45,6 +48,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
         refuse_pipeline: str = "",
         states: dict[int, StateReply] | None = None,
         states_at: dict[tuple[int, int], StateReply] | None = None,
+        modern_election: bool = False,
+        half_swapped: bool = False,
     ) -> None:
         self.pad = pad
         self.refuse = refuse or (lambda update: False)
@@ -59,7 +64,14 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
         self.config: p4r.ForwardingPipelineConfig | None = None
         self.writes: list[p4r.Update] = []
         self.pushes = 0
+        self.reads: list[p4r.Entity] = []
+        self.modern_election = modern_election
+        self.half_swapped = half_swapped
+        self.not_primary = 0
+        self.highest = 0
+        self.commits = 0
         self.silent = asyncio.Event()
+        self._resumed = asyncio.Event()
         self.state_requests: list[ReadRequest] = []
         self._streams: dict[int, tuple[int, Context]] = {}
         self._server: grpc.aio.Server | None = None
@@ -128,9 +140,13 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
         if election_id in others:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Election id already exists")
         self._streams[me] = (election_id, context)
-        highest = max(bid for bid, _ in self._streams.values())
+        self.highest = max(self.highest, election_id)
+        live = max(bid for bid, _ in self._streams.values())
+        highest = self.highest if self.modern_election else live
         for bid, stream in self._streams.values():
             code = rpc_code.OK if bid == highest else rpc_code.ALREADY_EXISTS
+            if self.modern_election and live != highest:
+                code = rpc_code.NOT_FOUND
             await stream.write(
                 p4r.StreamMessageResponse(
                     arbitration=p4r.MasterArbitrationUpdate(
@@ -167,7 +183,13 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
 
     async def _speak(self) -> None:
         if self.silent.is_set():
-            await asyncio.Event().wait()
+            await self._resumed.wait()
+            self._resumed.clear()
+
+    def resume(self) -> None:
+        """End the silence and answer what was asked during it."""
+        self.silent.clear()
+        self._resumed.set()
 
     async def GetForwardingPipelineConfig(
         self, request: p4r.GetForwardingPipelineConfigRequest, context: Context
@@ -185,6 +207,12 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
     async def SetForwardingPipelineConfig(
         self, request: p4r.SetForwardingPipelineConfigRequest, context: Context
     ) -> p4r.SetForwardingPipelineConfigResponse:
+        if request.action == p4r.SetForwardingPipelineConfigRequest.COMMIT:
+            self.half_swapped = False
+            self.commits += 1
+            return p4r.SetForwardingPipelineConfigResponse()
+        if self.half_swapped:
+            await context.abort(grpc.StatusCode.UNKNOWN, "Error in first phase of device update")
         if self.refuse_pipeline:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refuse_pipeline)
         self.wipe()
@@ -206,7 +234,8 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
     async def Write(self, request: p4r.WriteRequest, context: Context) -> p4r.WriteResponse:
         await self._speak()
         primary = max((bid for bid, _ in self._streams.values()), default=0)
-        if U128.decode(request.election_id) != primary:
+        self.not_primary -= 1
+        if U128.decode(request.election_id) != primary or self.not_primary >= 0:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Not primary")
         errors = [self._update(update) for update in request.updates]
         if any(error.canonical_code for error in errors):
@@ -253,6 +282,7 @@ class FakeSwitch(p4r_grpc.P4RuntimeServicer):
     ) -> AsyncIterator[p4r.ReadResponse]:
         await self._speak()
         reply = p4r.ReadResponse()
+        self.reads += request.entities
         for wanted in request.entities:
             reply.entities.extend(self._matching(wanted))
         if self.pad:

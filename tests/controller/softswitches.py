@@ -21,7 +21,12 @@ class SoftSwitch:
     """A running software switch whose ports are UDP wires that end in this process."""
 
     def __init__(
-        self, folder: Path, device_id: int, ports: Iterable[int] = (), grpc: str = "127.0.0.1:0"
+        self,
+        folder: Path,
+        device_id: int,
+        ports: Iterable[int] = (),
+        grpc: str = "127.0.0.1:0",
+        extra: Iterable[str] = (),
     ) -> None:
         self.device_id = device_id
         ready = folder / f"switch-{device_id}-{time.monotonic_ns()}.json"
@@ -35,7 +40,7 @@ class SoftSwitch:
         self.process = subprocess.Popen(
             [
                 sys.executable, "-c", _PROGRAM, "run", "--device-id", str(device_id),
-                "--grpc", grpc, "--ready-file", str(ready), *options,
+                "--grpc", grpc, "--ready-file", str(ready), *options, *extra,
             ],
             stdout=self._log,
             stderr=self._log,

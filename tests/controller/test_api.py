@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
+from api import controller, refused
 from fake_switch import FakeSwitch
 
 from ringstep.controller.client import (
@@ -22,17 +22,12 @@ from ringstep.controller.client import (
     NotProgrammedError,
     job_spec,
 )
-from ringstep.controller.config import (
-    ControllerConfig,
-    P4RuntimeConfig,
-    PipelineConfig,
-    ProgramConfig,
-)
+from ringstep.controller.config import ControllerConfig, PipelineConfig, ProgramConfig
+from ringstep.controller.facts import Change
 from ringstep.controller.fleet import Fleet
-from ringstep.controller.jobs import MatchKind, QueuePair, Tag, spec_from_proto
+from ringstep.controller.jobs import MatchKind, QueuePair, Tag
 from ringstep.controller.pipeline import Pipeline
 from ringstep.controller.serve import ListenError, running
-from ringstep.controller.service import read_stored_spec, spec_text
 from ringstep.controller.store import Store
 from ringstep.controller.v1 import jobs_pb2, switches_pb2
 from ringstep.fabric import Topology
@@ -41,38 +36,20 @@ from ringstep.protocol.tag import JobCarrier
 
 NewSwitch = Callable[..., Awaitable[FakeSwitch]]
 RING = [["h1", "h2", "h3", "h4"]]
+CROSSED = [["h1", "h3", "h2", "h4"]]
+"""Every edge leaves its rack, so that all switches have a part in it."""
 SWITCHES = ["tor1", "tor2", "spine1", "spine2"]
 
 
-@pytest.fixture
-def config(tmp_path: Path, fabric_text: str) -> ControllerConfig:
-    topology = tmp_path / "fabric.toml"
-    topology.write_text(fabric_text)
-    return ControllerConfig(
-        topology=topology,
-        listen="127.0.0.1:0",
-        store=f"sqlite:///{tmp_path / 'store.db'}",
-        p4runtime=P4RuntimeConfig(heartbeat_s=0.1, audit_s=0.3, retry_max_s=0.1, state_s=0.3),
-    )
-
-
-@asynccontextmanager
-async def controller(config: ControllerConfig) -> AsyncIterator[ControllerClient]:
-    async with running(config) as address, ControllerClient(address) as client:
-        yield client
-
-
-@asynccontextmanager
-async def refused(code: grpc.StatusCode, text: str) -> AsyncIterator[None]:
-    with pytest.raises(ControllerError) as caught:
-        yield
-    assert caught.value.code is code
-    assert text in caught.value.text
+def by_ecmp(spec: jobs_pb2.JobSpec) -> jobs_pb2.JobSpec:
+    """Return the spec with all paths that are as short as any."""
+    spec.paths = jobs_pb2.PATHS_CHOICE_ECMP
+    return spec
 
 
 async def test_registered_job_has_id_parameters_and_switches(config: ControllerConfig) -> None:
     async with controller(config) as client:
-        job = await client.register(job_spec("resnet", rings=RING, k=0.5))
+        job = await client.register(job_spec("resnet", rings=CROSSED, k=0.5))
         assert (job.id, job.generation, job.spec.name) == (1, 1, "resnet")
         assert job.parameters.k == 0.5
         assert job.parameters.scope == jobs_pb2.SCOPE_PORT
@@ -99,9 +76,9 @@ async def test_repeated_request_is_harmless_and_another_spec_is_not(
     async with controller(config) as client:
         first = await client.register(job_spec("a", rings=RING), "r1")
         assert await client.register(job_spec("a", rings=RING), "r1") == first
-        async with refused(grpc.StatusCode.ALREADY_EXISTS, "with another spec"):
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "with another spec"):
             await client.register(job_spec("a", rings=RING, k=0.1), "r1")
-        async with refused(grpc.StatusCode.ALREADY_EXISTS, "job 'a' is already registered as"):
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "job 'a' is already registered as"):
             await client.register(job_spec("a", rings=RING), "r2")
         assert len(await client.jobs()) == 1
 
@@ -109,7 +86,7 @@ async def test_repeated_request_is_harmless_and_another_spec_is_not(
 async def test_jobs_whose_packets_would_be_confused_are_refused(config: ControllerConfig) -> None:
     async with controller(config) as client:
         await client.register(job_spec("a", rings=RING))
-        async with refused(
+        with refused(
             grpc.StatusCode.FAILED_PRECONDITION,
             "job 'a' (1) already owns packets that match job_by_pair",
         ):
@@ -118,7 +95,7 @@ async def test_jobs_whose_packets_would_be_confused_are_refused(config: Controll
         assert (await client.register(by_qp)).id == 2
         tagged = job_spec("c", rings=RING, tag=Tag(JobCarrier.SPORT, 1), job_bits=2)
         assert (await client.register(tagged)).id == 3
-        async with refused(grpc.StatusCode.FAILED_PRECONDITION, "job 'c' (3) already owns"):
+        with refused(grpc.StatusCode.FAILED_PRECONDITION, "job 'c' (3) already owns"):
             await client.register(
                 job_spec("d", rings=RING, tag=Tag(JobCarrier.SPORT, 7), job_bits=4)
             )
@@ -133,7 +110,7 @@ async def test_a_job_id_of_ultra_ethernet_belongs_to_one_job(config: ControllerC
     async with controller(config.model_copy(update={"pipeline": UEC})) as client:
         job = await client.register(job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7, 8]))
         assert list(job.spec.uec_job_ids) == [7, 8]
-        async with refused(
+        with refused(
             grpc.StatusCode.FAILED_PRECONDITION,
             "job 'a' (1) already owns packets that match job_by_uec_id uec_job_id=8; release it, "
             "or give this job's packets another JobID",
@@ -149,7 +126,7 @@ async def test_without_a_program_for_ultra_ethernet_its_jobs_are_refused(
 ) -> None:
     spec = job_spec("a", rings=[["h1", "h2"]], uec_job_ids=[7])
     async with controller(config) as client:
-        async with refused(
+        with refused(
             grpc.StatusCode.FAILED_PRECONDITION,
             "no switch of the job's paths can find its packets: tor1; their program has no table "
             "job_by_uec_id; give one compiled with -DRINGSTEP_UEC",
@@ -203,7 +180,7 @@ async def test_released_job_is_gone(config: ControllerConfig) -> None:
         await client.register(job_spec("a", rings=RING))
         assert (await client.release("a")).id == 1
         for attempt in (client.release("a"), client.get(1), client.state("a")):
-            async with refused(grpc.StatusCode.NOT_FOUND, "'ringstep job list' shows"):
+            with refused(grpc.StatusCode.NOT_FOUND, "'ringstep job list' shows"):
                 await attempt
         assert await client.jobs() == []
         assert (await client.register(job_spec("a", rings=RING))).id == 2
@@ -223,7 +200,7 @@ async def test_bad_requests_name_the_field_and_change_nothing(
     config: ControllerConfig, spec: jobs_pb2.JobSpec, text: str
 ) -> None:
     async with controller(config) as client:
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, text):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, text):
             await client.register(spec)
         assert await client.jobs() == []
         assert (await client.register(job_spec("a", rings=RING))).id == 1
@@ -231,14 +208,16 @@ async def test_bad_requests_name_the_field_and_change_nothing(
 
 async def test_bad_references_and_tokens_are_refused(config: ControllerConfig) -> None:
     async with controller(config) as client:
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "job: empty; give the name or the"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "job: empty; give the name or the"):
             await client.get("")
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "job.id: 16384: must be in 1..16383"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "job.id: 16384: must be in 1..16383"):
             await client.get(16384)
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "request_id: 129 characters"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "request_id: 129 characters"):
             await client.register(job_spec("a", rings=RING), "x" * 129)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, r"request_id: 'a\x00b' has characters"):
+            await client.register(job_spec("a", rings=RING), "a\0b")
         with pytest.raises(grpc.aio.AioRpcError, match="does not come from this service"):
-            await client._jobs.List(jobs_pb2.ListRequest(page_token="next"))
+            await client._calls.current.jobs.List(jobs_pb2.ListRequest(page_token="next"))
 
 
 async def test_jobs_are_listed_in_pages(config: ControllerConfig) -> None:
@@ -248,7 +227,9 @@ async def test_jobs_are_listed_in_pages(config: ControllerConfig) -> None:
         names: list[list[str]] = []
         token = ""
         while True:
-            page = await client._jobs.List(jobs_pb2.ListRequest(page_size=2, page_token=token))
+            page = await client._calls.current.jobs.List(
+                jobs_pb2.ListRequest(page_size=2, page_token=token)
+            )
             names.append([job.spec.name for job in page.jobs])
             token = page.next_page_token
             if not token:
@@ -302,7 +283,7 @@ async def test_added_switch_is_programmed_and_stays_added(
         assert ready.address == switch.address
         assert ready.status.updates_written == 0
         await client.remove_switch("tor1")
-        async with refused(grpc.StatusCode.NOT_FOUND, "is not kept programmed"):
+        with refused(grpc.StatusCode.NOT_FOUND, "is not kept programmed"):
             await client.remove_switch("tor1")
     assert switch.entities
 
@@ -337,12 +318,12 @@ async def test_switches_that_make_no_sense_are_refused(
 ) -> None:
     switch = await new_switch()
     async with controller(config) as client:
-        async with refused(grpc.StatusCode.NOT_FOUND, "known switches: tor1, tor2, spine1, spine2"):
+        with refused(grpc.StatusCode.NOT_FOUND, "known switches: tor1, tor2, spine1, spine2"):
             await client.add_switch("tor9", switch.address)
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "address: 'tor1' is not HOST:PORT"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "address: 'tor1' is not HOST:PORT"):
             await client.add_switch("tor1", "tor1")
         await client.add_switch("tor1", switch.address)
-        async with refused(grpc.StatusCode.INVALID_ARGUMENT, "is already switch 'tor1'"):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "is already switch 'tor1'"):
             await client.add_switch("tor2", switch.address, device_id=1)
 
 
@@ -394,7 +375,8 @@ async def test_state_tells_blocks_counters_and_what_could_not_be_read(
         await client.add_switch("tor1", tor1.address)
         await client.add_switch("spine1", spine1.address)
         await client.wait_switches(["tor1", "spine1"])
-        await client.register(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        spec = by_ecmp(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        await client.register(spec)
         await client.wait_switches(["tor1", "spine1"])
         tor1.counters[pipeline.schema.counters["job_marks"].id, 1] = 12
         reply = await client.state("a")
@@ -424,7 +406,7 @@ async def test_all_ports_of_a_switch_share_the_papers_block(
         tor1 = await new_switch(states={0: STATE})
         await client.add_switch("tor1", tor1.address)
         await client.wait_switches(["tor1"])
-        await client.register(job_spec("a", rings=RING, profile="paper"))
+        await client.register(by_ecmp(job_spec("a", rings=RING, profile="paper")))
         reply = await client.state("a")
         state = next(switch for switch in reply.switches if switch.switch == "tor1")
         assert [list(block.egress_ports) for block in state.blocks] == [[1, 2, 11, 12]]
@@ -446,7 +428,7 @@ async def test_state_on_tofino_2_is_read_from_every_pipe_of_a_block(
         tor1 = await new_switch(states_at=states)
         await client.add_switch("tor1", tor1.address)
         await client.wait_switches(["tor1"])
-        await client.register(job_spec("a", rings=RING, profile="paper"))
+        await client.register(by_ecmp(job_spec("a", rings=RING, profile="paper")))
         reply = await client.state("a")
         (blocks,) = [switch.blocks for switch in reply.switches if switch.switch == "tor1"]
         assert [(block.block, list(block.egress_ports), block.step_min) for block in blocks] == [
@@ -502,7 +484,8 @@ async def test_jobs_that_clash_after_a_change_of_topology_do_not_share_rules(
 
 async def test_job_follows_a_topology_that_grew(config: ControllerConfig, fabric_text: str) -> None:
     async with controller(config) as client:
-        before = await client.register(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        spec = by_ecmp(job_spec("a", queue_pairs=[QueuePair("h1", "h3", 17)]))
+        before = await client.register(spec)
     third = (
         '[[switch]]\nname = "spine3"\ndevice_id = 13\nrole = "spine"\nmac = "02:00:00:00:13:00"\n'
         '[[link]]\na = "tor1:13"\nb = "spine3:1"\nrate = "10G"\n'
@@ -531,11 +514,9 @@ async def test_second_controller_on_the_same_port_is_refused(config: ControllerC
 async def test_no_controller_is_said_with_a_way_out(config: ControllerConfig) -> None:
     async with running(config) as address:
         pass
-    async with (
-        ControllerClient(address) as client,
-        refused(grpc.StatusCode.UNAVAILABLE, "'ringstep controller serve'"),
-    ):
-        await client.jobs()
+    async with ControllerClient(address) as client:
+        with refused(grpc.StatusCode.UNAVAILABLE, "'ringstep controller serve'"):
+            await client.jobs()
 
 
 async def test_clients_reach_loopback_whatever_proxy_is_set(
@@ -553,16 +534,28 @@ async def test_failing_store_is_an_error_and_changes_nothing(
     async with controller(config) as client:
         kept = await client.register(job_spec("a", rings=RING))
         with sqlite3.connect(tmp_path / "store.db") as other:
-            other.execute("ALTER TABLE blocks RENAME TO away")
-        async with refused(grpc.StatusCode.INTERNAL, "the store failed (no such table: blocks)"):
+            other.execute("ALTER TABLE jobs RENAME TO away")
+        with refused(grpc.StatusCode.INTERNAL, "no such table: jobs; nothing was changed"):
             await client.register(job_spec("b", queue_pairs=[QueuePair("h1", "h3", 1)]))
-        async with refused(grpc.StatusCode.INTERNAL, "nothing was changed"):
+        with refused(grpc.StatusCode.INTERNAL, "nothing was changed"):
             await client.release("a")
         assert await client.jobs() == [kept]
         with other:
-            other.execute("ALTER TABLE away RENAME TO blocks")
+            other.execute("ALTER TABLE away RENAME TO jobs")
         other.close()
-        await client.release("a")
+        await until_it_works(lambda: client.release("a"))
+
+
+async def until_it_works(call: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a call that the controller refuses while it reads its store again."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await call()
+            except ControllerError:
+                await asyncio.sleep(0.1)
+            else:
+                return
 
 
 async def test_client_that_hangs_up_leaves_no_half_registered_job(
@@ -574,25 +567,24 @@ async def test_client_that_hangs_up_leaves_no_half_registered_job(
 ) -> None:
     """What is in the store is in memory too, although the call was cancelled in between."""
     entered, go_on = threading.Event(), threading.Event()
-    real = store.register
+    real = store.commit
 
-    def slow(**arguments: Any) -> Any:
+    def slow(epoch: int, changes: Sequence[Change]) -> None:
         entered.set()
         go_on.wait()
-        return real(**arguments)
+        real(epoch, changes)
 
-    monkeypatch.setattr(store, "register", slow)
-    message = job_spec("a", rings=RING)
-    spec = spec_from_proto(message)
-    async with Fleet(topology, store, pipeline, read_stored_spec) as fleet:
-        call = asyncio.create_task(fleet.register(spec, spec_text(message), "{}", ""))
+    monkeypatch.setattr(store, "commit", slow)
+    async with Fleet(topology, store, pipeline) as fleet:
+        call = asyncio.create_task(fleet.register(job_spec("a", rings=RING)))
         await eventually(entered.is_set)
+        assert fleet.roster.listed() == []
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         go_on.set()
-        await eventually(fleet.jobs)
-        assert [job.stored for job in fleet.jobs()] == store.live_jobs()
+        await eventually(fleet.roster.listed)
+        assert [job.stored for job in fleet.roster.listed()] == list(store.load().jobs)
 
 
 async def test_nothing_is_left_when_the_controller_ends(

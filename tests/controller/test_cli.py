@@ -19,8 +19,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from ringstep.controller.cli import _waiting, app
+from ringstep.controller.cli import app
 from ringstep.controller.render import job_notes, job_table, switch_notes, switch_table
+from ringstep.controller.talk import waiting
 from ringstep.controller.v1 import jobs_pb2, switches_pb2
 
 _START_S = 60.0
@@ -79,7 +80,7 @@ class Process:
             time.sleep(0.02)
         facts = json.loads(ready.read_text())
         self.listen: str = facts["listen"]
-        assert facts == {"listen": self.listen, "pid": self.process.pid}
+        assert facts == {"listen": self.listen, "pid": self.process.pid, "leading": True}
 
     def end(self, number: int) -> tuple[int, str]:
         self.process.send_signal(number)
@@ -118,8 +119,10 @@ RING = ("job", "register", "--name", "resnet", "--ring", "h1,h2")
 def test_job_is_registered_listed_shown_and_released(controller: Process) -> None:
     job = read(*RING, "--k", "0.5", "--tau", "1/3", "--q-gate", "off", controller=controller)
     assert sorted(job) == [
-        "created_unix_ms", "generation", "id", "marking", "match", "name", "parameters", "problem",
-        "profile", "programming", "queue_pairs", "request_id", "rings", "tag", "uec_job_ids",
+        "channels", "created_unix_ms", "followers", "generation", "id", "lease_remaining_ms",
+        "lease_s", "marking", "match", "moving", "name", "owner", "parameters", "paths",
+        "paths_choice", "problem", "profile", "programming", "queue_pairs", "rails", "request_id",
+        "rings", "tag", "tenant", "uec_job_ids",
     ]  # fmt: skip
     assert (job["id"], job["generation"], job["name"]) == (1, 1, "resnet")
     assert (job["rings"], job["match"], job["profile"]) == ([["h1", "h2"]], "pair", "ringstep")
@@ -172,8 +175,9 @@ def test_people_get_tables(controller: Process) -> None:
 def test_switches_are_added_listed_and_removed(controller: Process) -> None:
     added = read("switch", "add", "tor1", "127.0.0.1:1", controller=controller)
     assert sorted(added) == [
-        "address", "desired_entries", "detail", "device_id", "foreign_removed", "name", "phase",
-        "role", "sessions", "updates_written",
+        "address", "audited_unix_ms", "desired_entries", "detail", "device_id", "down_ports",
+        "drained", "drift", "drifts", "foreign_kept", "foreign_removed", "name", "pending",
+        "phase", "refused", "refused_count", "role", "sessions", "updates_written",
     ]  # fmt: skip
     assert (added["name"], added["address"], added["device_id"]) == ("tor1", "127.0.0.1:1", 1)
     (listed,) = read("switch", "list", controller=controller)
@@ -306,7 +310,7 @@ def test_option_and_file_that_name_different_programs_are_refused(tmp_path: Path
 
 
 def test_interrupted_wait_says_what_stays_done(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(asyncio.CancelledError), _waiting("job 'a' stays registered as 1"):
+    with pytest.raises(asyncio.CancelledError), waiting("job 'a' stays registered as 1"):
         raise asyncio.CancelledError
     assert capsys.readouterr().err == "job 'a' stays registered as 1\n"
 

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,7 +17,12 @@ import pytest
 from softswitches import SoftSwitch
 
 from ringstep.controller.client import Q_GATE_OFF, ControllerClient, job_spec
-from ringstep.controller.config import ControllerConfig, P4RuntimeConfig, PipelineConfig
+from ringstep.controller.config import (
+    ControllerConfig,
+    JobsConfig,
+    P4RuntimeConfig,
+    PipelineConfig,
+)
 from ringstep.controller.jobs import Marking, QueuePair
 from ringstep.controller.pipeline import Pipeline, load_pipeline
 from ringstep.controller.serve import running
@@ -105,8 +111,8 @@ async def test_empty_switch_is_programmed_and_a_second_run_writes_nothing(
         async with controller(config) as client:
             await added(client, switch)
             entries = await held(switch, pipeline)
-            # 4 IPv4 and 2 IPv6 routes, 3 next hops, 4 ports with RED.
-            assert len(entries) == 13
+            # 4 IPv4 and 2 IPv6 routes, 3 next hops, 4 ports with RED, 2 planned ways out.
+            assert len(entries) == 15
             assert (
                 "route_v4 {'dst_addr': (167772675, 32)} P4TableAction(name='set_nexthop', "
                 "args={'nexthop_id': 510})"
@@ -125,7 +131,7 @@ async def test_foreign_entries_are_removed_and_the_default_action_put_right(
         async with controller(config) as client:
             await added(client, switch)
             right = await held(switch, pipeline)
-            options = finsy.SwitchOptions(initial_election_id=99, device_id=1)
+            options = finsy.SwitchOptions(initial_election_id=1 << 64, device_id=1)
             async with finsy.Switch("intruder", switch.address, options) as intruder:
                 await intruder.write(
                     [
@@ -189,9 +195,7 @@ async def test_program_that_the_switch_refuses_is_reported_and_nothing_is_writte
     config: ControllerConfig, tmp_path: Path
 ) -> None:
     program = json.loads((files("ringstep") / "p4build" / "ringstep_v1model.json").read_text())
-    for pipe in program["pipelines"]:
-        for table in pipe["tables"]:
-            table["name"] = table["name"].replace("job_params", "parameters_of_jobs")
+    program["actions"][0]["primitives"].append({"op": "unheard_of", "parameters": []})
     other = tmp_path / "other.json"
     other.write_text(json.dumps(program))
     wrong = config.model_copy(update={"pipeline": PipelineConfig(json=other)})
@@ -355,7 +359,8 @@ async def test_reused_block_starts_clean_for_the_next_job(
 async def test_job_id_that_is_handed_out_again_counts_from_zero(
     config: ControllerConfig, tmp_path: Path, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringstep.controller.store.MAX_JOBS", 1)
+    monkeypatch.setattr("ringstep.controller.ledger.MAX_JOBS", 1)
+    config = config.model_copy(update={"jobs": JobsConfig(quarantine=timedelta(0))})
     h1, h2 = topology.hosts["h1"].ipv4, topology.hosts["h2"].ipv4
     assert h1 is not None
     assert h2 is not None

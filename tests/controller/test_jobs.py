@@ -253,10 +253,25 @@ def test_tag_makes_the_match_a_tag() -> None:
             job_spec("a", rings=[["h1", "h2"]], traffic=Traffic(preset="a b")),
             "spec.traffic.preset: 'a b' is not a name, such as connectx",
         ),
+        (
+            job_spec("a\n", rings=[["h1", "h2"]]),
+            "spec.name: 'a\\n' is not a job name; start with a letter, then letters, digits, "
+            "'_', '-' or '.', at most 63 characters",
+        ),
+        (
+            job_spec("a", queue_pairs=[QueuePair("h1", "h2", 7), QueuePair("h3", "h2", 7)]),
+            "spec.queue_pairs[2]: h3->h2:7, but queue_pairs[1] says that queue pair 7 of h2 "
+            "receives from h1; a connection has one sender, give each its own dest_qp",
+        ),
     ],
 )
 def test_nonsense_is_refused_by_field(message: jobs_pb2.JobSpec, text: str) -> None:
     assert error(message) == text
+
+
+def test_queue_pair_that_is_named_twice_or_on_two_hosts_is_no_clash() -> None:
+    pairs = [QueuePair("h1", "h2", 7), QueuePair("h1", "h2", 7), QueuePair("h1", "h3", 7)]
+    assert spec(queue_pairs=pairs).queue_pairs == tuple(pairs)
 
 
 def test_future_enum_values_are_refused() -> None:

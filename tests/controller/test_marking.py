@@ -10,7 +10,7 @@ import pytest
 
 from ringstep.controller.client import ControllerClient, job_spec
 from ringstep.controller.config import ControllerConfig
-from ringstep.controller.jobs import Marking, QueuePair, Traffic, spec_from_proto
+from ringstep.controller.jobs import Marking, PathsChoice, QueuePair, Traffic, spec_from_proto
 from ringstep.controller.marking import Decision, decide
 from ringstep.controller.serve import running
 from ringstep.controller.v1 import jobs_pb2
@@ -46,14 +46,21 @@ def test_what_is_asked_for_is_done(fabric: Topology, marking: Marking) -> None:
 
 @pytest.mark.parametrize("sender", ["persistent", "qp_per_step"])
 @pytest.mark.parametrize("preset", load_table().presets)
-def test_auto_is_what_the_advice_says_for_ecmp_paths(
-    fabric: Topology, sender: str, preset: str
+@pytest.mark.parametrize("paths", [PathsChoice.AUTO, PathsChoice.ECMP])
+def test_auto_is_what_the_advice_says_for_the_paths_that_the_job_gets(
+    fabric: Topology, sender: str, preset: str, paths: PathsChoice
 ) -> None:
     traffic = replace(NCCL, sender=sender, preset=preset)
-    facts = JobFacts(traffic.step_bytes, len(RING), sender, preset, plannable=False)
+    planned = sender == "persistent" and paths is PathsChoice.AUTO
+    facts = JobFacts(
+        traffic.step_bytes, len(RING), sender, preset, plannable=planned, pinned=planned
+    )
     advice = recommend(fabric_facts(fabric, RING), facts, load_table())
-    found = decided(fabric, traffic=traffic)
-    assert advice.paths == "ecmp"
+    message = job_spec("a", rings=[RING], traffic=traffic)
+    spec = replace(spec_from_proto(message), paths=paths)
+    found = decide(spec, message.overrides, fabric)
+    assert spec.planned is planned
+    assert advice.paths == ("planned" if planned else "ecmp")
     assert (found.params.enabled, found.closed_loop) == (advice.marking, advice.closed_loop)
     assert (found.reason, found.confidence) == (advice.marking_reason, advice.confidence)
     assert found.confidence is not Confidence.NONE
@@ -70,9 +77,29 @@ def test_auto_marks_where_that_was_measured_to_be_safe(fabric_text: str) -> None
     found = decided(two_to_one, traffic=paper)
     assert found.params.enabled
     assert found.confidence is Confidence.MEASURED
+    assert found.reason.startswith("marking starts: on planned paths it alone may cost ")
+    message = job_spec("a", rings=[RING], traffic=paper)
+    by_ecmp = replace(spec_from_proto(message), paths=PathsChoice.ECMP)
+    found = decide(by_ecmp, message.overrides, two_to_one)
     assert found.reason.startswith("marking starts: on ECMP paths it alone may cost ")
-    assert not decided(two_to_one, "b", traffic=paper).params.enabled
-    assert not decided(two_to_one, traffic=replace(paper, preset="connectx")).params.enabled
+    assert not decide(by_ecmp, message.overrides, two_to_one, ["b"]).params.enabled
+    other = replace(by_ecmp, traffic=replace(paper, preset="connectx"))
+    assert not decide(other, message.overrides, two_to_one).params.enabled
+
+
+def test_a_plan_that_does_not_turn_with_the_step_is_no_evidence(fabric: Topology) -> None:
+    message = job_spec("a", rings=[RING], traffic=replace(NCCL, sender="qp_per_step"))
+    spec = replace(spec_from_proto(message), paths=PathsChoice.PLANNED)
+    found = decide(spec, message.overrides, fabric)
+    assert not found.params.enabled
+    assert found.reason.startswith("for qp_per_step senders only paths that turn with the step")
+
+
+def test_jobs_that_differ_by_their_hosts_alone_share_one_answer(fabric: Topology) -> None:
+    first = decided(fabric, traffic=NCCL)
+    again = decided(fabric, traffic=NCCL, rings=[("h2", "h4", "h1", "h3")])
+    assert replace(again, params=first.params) == first
+    assert decided(fabric, traffic=replace(NCCL, preset="")) != first
 
 
 def test_parameters_that_are_given_stay(fabric: Topology) -> None:

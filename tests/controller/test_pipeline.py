@@ -11,12 +11,14 @@ from finsy.pbutil import from_text
 from finsy.proto import p4i
 
 from ringstep.controller.pipeline import (
+    DEFAULT_JSON,
     DEFAULT_P4INFO,
     OPTIONAL_TABLES,
     TABLES,
     UEC_P4INFO,
     UEC_TABLE,
     PipelineError,
+    json_differences,
     load_pipeline,
     make_pipeline,
 )
@@ -63,6 +65,20 @@ def test_only_a_v1model_program_is_json(tmp_path: Path) -> None:
     assert load_pipeline(path, binary).is_t2na
     with pytest.raises(PipelineError, match="not JSON"):
         load_pipeline(device_json=binary)
+
+
+def test_the_program_compiled_for_tofino_2_is_the_controllers(tmp_path: Path) -> None:
+    binary = tmp_path / "tofino2.bin"
+    binary.write_bytes(b"\x00\xff")
+    build = Path(__file__).resolve().parents[2] / "p4src" / "build" / "tofino2"
+    pipeline = load_pipeline(build / "ringstep_t2na.p4info.txtpb", binary)
+    assert pipeline.is_t2na
+    assert pipeline.max_group_size == 64
+    mine, theirs = (
+        {c.preamble.alias: c.size for c in info.counters}
+        for info in (pipeline.schema.p4info, packaged_p4info())
+    )
+    assert mine == theirs
 
 
 def test_every_table_with_entries_has_its_place_in_the_writing_order() -> None:
@@ -169,3 +185,27 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     no_json.write_text("P4")
     with pytest.raises(PipelineError, match=r"x\.json: not JSON .* use what p4c-bm2-ss writes"):
         load_pipeline(device_json=no_json)
+
+
+def test_p4info_and_json_of_two_programs_are_refused_with_their_differences(
+    tmp_path: Path,
+) -> None:
+    """stratum/stratum#485: a pair that does not match maps ids to the wrong tables."""
+    folder = importlib.resources.files("ringstep") / "p4build"
+    info, program = tmp_path / "p4info.txtpb", tmp_path / "program.json"
+    info.write_text((folder / UEC_P4INFO).read_text())
+    program.write_text((folder / DEFAULT_JSON).read_text())
+    with pytest.raises(PipelineError, match="are of two programs") as caught:
+        load_pipeline(info, program)
+    assert "table RingstepIngress.classify.job_by_uec_id is not in the JSON" in str(caught.value)
+
+    text = (folder / DEFAULT_P4INFO).read_text()
+    info.write_text(text.replace("size: 16384", "size: 32768"))
+    with pytest.raises(PipelineError, match="job_data: size 16384 in the JSON, 32768 in the P4I"):
+        load_pipeline(info, program)
+
+
+@pytest.mark.parametrize("program", [[], {}, {"pipelines": [{}]}, {"pipelines": [{"tables": [1]}]}])
+def test_json_that_is_no_program_is_refused(program: object) -> None:
+    (difference,) = json_differences(packaged_p4info(), program)
+    assert "not what p4c-bm2-ss writes" in difference

@@ -13,7 +13,7 @@ from ringstep.controller.entries import (
     action,
     entry_key,
 )
-from ringstep.controller.plan import apply_update, jobs_new_to, plan_updates
+from ringstep.controller.plan import apply_update, new_jobs, plan_updates
 
 BLOCK = entry_key("block_map", job=Exact(1), egress_port=Exact(2))
 PARAMS = entry_key("job_params", job=Exact(1))
@@ -50,6 +50,11 @@ def holding(**generations: int) -> SwitchTables:
             for name, generation in generations.items()
         }
     )
+
+
+def jobs_new_to(actual: SwitchTables, desired: SwitchTables) -> list[int]:
+    phases = plan_updates(actual, desired)
+    return new_jobs((update for phase in phases for update in phase), actual)
 
 
 def test_counters_are_new_to_jobs_that_came_or_were_handed_out_anew() -> None:

@@ -25,8 +25,8 @@ THIRD_PARTY = {
     "fabric": {"numpy", "pydantic", "pydantic_core"},
     "softswitch": {"finsy", "google", "grpc", "rich", "typer"},
     "controller": {
-        "finsy", "google", "grpc", "grpc_health", "grpc_reflection", "prometheus_client",
-        "pydantic", "pydantic_core", "rich", "sqlalchemy", "typer",
+        "finsy", "google", "grpc", "grpc_health", "grpc_reflection", "matplotlib",
+        "prometheus_client", "pydantic", "pydantic_core", "rich", "sqlalchemy", "typer",
     },
     "hostlib": {"numpy", "rich", "typer"},
     "lab": {"google", "grpc", "matplotlib", "mininet", "numpy", "rich", "typer"},

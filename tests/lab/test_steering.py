@@ -1,4 +1,4 @@
-"""Source ports that lead over the planned links, by the switches' own hash."""
+"""Source ports that lead over the wanted links, by the switches' own hash."""
 
 from collections import Counter
 
@@ -14,32 +14,30 @@ def steering(fabric: LeafSpine) -> Steering:
     return Steering(parse_topology(fabric.topology_toml({}), "lab"), fabric.striped_ring())
 
 
-def test_planned_ports_carry_the_step_and_take_the_plan() -> None:
+def test_planned_paths_leave_the_ports_alone() -> None:
     lab = steering(LeafSpine())
-    for rank in range(8):
-        src, dst = lab.edge(rank)
-        (planned,) = [e for key, e in lab.plan.edges.items() if key.index == rank]
-        assert (planned.demand.src, planned.demand.dst) == (src, dst)
-        for step in (0, 1, 13, 255, 300):
-            sport = lab.sport(Paths.PLANNED, rank, step, tag=5)
-            assert LAYOUT.step_of(sport) == step % 256
-            assert lab.route(src, dst, sport) == planned.hops
+    assert Paths.PLANNED.pinned
+    for step in (0, 1, 13, 255, 300):
+        sport = lab.sport(Paths.PLANNED, 0, step, tag=5)
+        assert LAYOUT.step_of(sport) == step % 256
+        assert sport == lab.sport(Paths.ECMP, 3, step, tag=5)
 
 
 def test_turning_ports_take_the_next_way_with_each_step() -> None:
     lab = steering(LeafSpine())
     for rank in range(8):
         (planned,) = [e for key, e in lab.plan.edges.items() if key.index == rank]
-        for step in range(4):
+        for step in (0, 1, 2, 13, 255, 300):
             sport = lab.sport(Paths.TURNING, rank, step, tag=0)
+            assert LAYOUT.step_of(sport) == step % 256
             assert lab.route(*lab.edge(rank), sport) == turned(lab.plan, planned, step)
 
 
-def test_no_uplink_carries_more_than_its_share_of_planned_edges() -> None:
+def test_no_uplink_carries_more_than_its_share_of_turning_edges() -> None:
     lab = steering(LeafSpine())
     for step in range(14):
         uplinks = Counter(
-            lab.route(*lab.edge(rank), lab.sport(Paths.PLANNED, rank, step, tag=9))[0]
+            lab.route(*lab.edge(rank), lab.sport(Paths.TURNING, rank, step, tag=9))[0]
             for rank in range(8)
         )
         assert set(uplinks.values()) == {1}
@@ -66,7 +64,7 @@ def test_too_many_spines_for_the_ports_are_told() -> None:
 
     def search() -> None:
         for step in range(200):
-            lab.sport(Paths.PLANNED, 0, step, tag=0)
+            lab.sport(Paths.TURNING, 0, step, tag=0)
 
     with pytest.raises(NoPortFound, match="fewer spines"):
         search()
