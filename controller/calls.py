@@ -7,17 +7,17 @@ advice. An answer that was lost is another matter: only calls that are harmless 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Final, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from ringstep.controller.channels import open_channel
 from ringstep.controller.credentials import ClientCredentials, metadata
+from ringstep.controller.problems import problem_of
 from ringstep.controller.v1 import errors_pb2, jobs_pb2_grpc, switches_pb2_grpc
 
-PROBLEM_KEY = "ringstep-problem-bin"
 NOT_LEADER = "NOT_LEADER"
 LEADER = "leader"
 """Key of ``Problem.metadata`` with HOST:PORT of the controller that leads."""
@@ -51,19 +51,6 @@ class ControllerError(Exception):
     def reason(self) -> str:
         """Constant of the cause, such as ``NAME_TAKEN``; empty where the controller gave none."""
         return self.problem.reason if self.problem is not None else ""
-
-
-def problem_of(error: grpc.aio.AioRpcError) -> errors_pb2.Problem | None:
-    """Return what a refused call carries for programs; None without, or where it is unreadable."""
-    # The stubs of grpc.aio take a trailer for opaque; it is a sequence of pairs.
-    trailer = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
-    for key, value in trailer:
-        if key == PROBLEM_KEY and isinstance(value, bytes):
-            try:
-                return errors_pb2.Problem.FromString(value)
-            except ValueError:
-                return None
-    return None
 
 
 class Endpoint:

@@ -37,12 +37,13 @@ __all__ = [
     "ECMP_PROFILE",
     "RULE_TABLES",
     "JobEntries",
+    "Layout",
     "PlacedJob",
     "block_keys",
-    "crossings",
     "desired_tables",
     "fabric_tables",
     "job_entries",
+    "lay_out",
     "match_keys",
     "overlap",
 ]
@@ -116,15 +117,6 @@ def lay_out(view: FabricView, spec: JobSpec, paths: JobPaths) -> Layout:
             else:
                 known.update(used)
     return Layout(tuple(edges), {switch: frozenset(ports[switch]) for switch in sorted(ports)})
-
-
-def crossings(view: FabricView, spec: JobSpec, paths: JobPaths) -> Mapping[str, frozenset[int]]:
-    """Return switch -> egress ports that packets of the job may leave by; see :func:`lay_out`.
-
-    Raises:
-        KeyError: a host of the job is not in the topology.
-    """
-    return lay_out(view, spec, paths).ports
 
 
 def _edges(spec: JobSpec) -> Iterable[PathKey]:

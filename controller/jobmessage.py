@@ -7,6 +7,13 @@ from fractions import Fraction
 from typing import Final
 
 from ringstep.controller.jobs import (
+    CARRIERS,
+    FOLLOWERS,
+    MARKING_VALUES,
+    MATCH_KINDS,
+    MODE_VALUES,
+    PATHS_CHOICES,
+    SCOPE_VALUES,
     Followers,
     Marking,
     MatchKind,
@@ -17,41 +24,14 @@ from ringstep.controller.jobs import (
 )
 from ringstep.controller.v1 import jobs_pb2
 from ringstep.protocol.marker import ProgressMode, Scope
-from ringstep.protocol.tag import JobCarrier
 
 Q_GATE_OFF: Final = -1
 """Value of ``q_gate`` that switches the queue gate off."""
 
-_MATCH = {
-    MatchKind.DST_QP: jobs_pb2.MATCH_KIND_DST_QP,
-    MatchKind.PAIR: jobs_pb2.MATCH_KIND_PAIR,
-    MatchKind.TAG: jobs_pb2.MATCH_KIND_TAG,
-    MatchKind.UEC: jobs_pb2.MATCH_KIND_UEC,
-}
-_MARKING = {
-    Marking.AUTO: jobs_pb2.MARKING_CHOICE_AUTO,
-    Marking.ON: jobs_pb2.MARKING_CHOICE_ON,
-    Marking.OFF: jobs_pb2.MARKING_CHOICE_OFF,
-}
-_PATHS = {
-    PathsChoice.AUTO: jobs_pb2.PATHS_CHOICE_UNSPECIFIED,
-    PathsChoice.PLANNED: jobs_pb2.PATHS_CHOICE_PLANNED,
-    PathsChoice.ECMP: jobs_pb2.PATHS_CHOICE_ECMP,
-}
-_FOLLOWERS = {
-    Followers.EVERYWHERE: jobs_pb2.FOLLOWERS_EVERYWHERE,
-    Followers.TOR: jobs_pb2.FOLLOWERS_TOR,
-}
-_CARRIER = {
-    JobCarrier.SPORT: jobs_pb2.TAG_CARRIER_SPORT,
-    JobCarrier.RESV6A: jobs_pb2.TAG_CARRIER_RESV6A,
-    JobCarrier.DSCP: jobs_pb2.TAG_CARRIER_DSCP,
-}
-_MODE = {
-    ProgressMode.PER_STEP: jobs_pb2.PROGRESS_MODE_PER_STEP,
-    ProgressMode.ANCHORED: jobs_pb2.PROGRESS_MODE_ANCHORED,
-}
-_SCOPE = {Scope.SWITCH: jobs_pb2.SCOPE_SWITCH, Scope.PORT: jobs_pb2.SCOPE_PORT}
+_MATCH = {match: value for value, match in MATCH_KINDS.items()}
+_PATHS = {paths: value for value, paths in PATHS_CHOICES.items()}
+_FOLLOWERS = {followers: value for value, followers in FOLLOWERS.items()}
+_CARRIER = {carrier: value for value, carrier in CARRIERS.items()}
 
 
 def job_spec(
@@ -126,7 +106,7 @@ def job_spec(
     if tag is not None:
         spec.tag.CopyFrom(jobs_pb2.Tag(carrier=_CARRIER[tag.carrier], value=tag.value))
     if marking is not None:
-        spec.marking = _MARKING[marking]
+        spec.marking = MARKING_VALUES[marking]
     if traffic is not None:
         spec.traffic.CopyFrom(
             jobs_pb2.Traffic(
@@ -183,9 +163,9 @@ def marker_overrides(
     if tau is not None:
         overrides.tau.CopyFrom(jobs_pb2.Fraction(num=tau.numerator, den=tau.denominator))
     if mode is not None:
-        overrides.mode = _MODE[mode]
+        overrides.mode = MODE_VALUES[mode]
     if scope is not None:
-        overrides.scope = _SCOPE[scope]
+        overrides.scope = SCOPE_VALUES[scope]
     return overrides
 
 

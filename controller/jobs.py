@@ -170,39 +170,41 @@ class JobSpec:
         return tuple(edges)
 
 
-_MATCH_KINDS = {
+# The words of the API and what they mean here; senders turn them around.
+MATCH_KINDS = {
     jobs_pb2.MATCH_KIND_DST_QP: MatchKind.DST_QP,
     jobs_pb2.MATCH_KIND_PAIR: MatchKind.PAIR,
     jobs_pb2.MATCH_KIND_TAG: MatchKind.TAG,
     jobs_pb2.MATCH_KIND_UEC: MatchKind.UEC,
 }
-_MARKING = {
+MARKING_CHOICES = {
     jobs_pb2.MARKING_CHOICE_AUTO: Marking.AUTO,
     jobs_pb2.MARKING_CHOICE_ON: Marking.ON,
     jobs_pb2.MARKING_CHOICE_OFF: Marking.OFF,
 }
-_PATHS = {
+PATHS_CHOICES = {
     jobs_pb2.PATHS_CHOICE_UNSPECIFIED: PathsChoice.AUTO,
     jobs_pb2.PATHS_CHOICE_PLANNED: PathsChoice.PLANNED,
     jobs_pb2.PATHS_CHOICE_ECMP: PathsChoice.ECMP,
 }
-_FOLLOWERS = {
+FOLLOWERS = {
     jobs_pb2.FOLLOWERS_UNSPECIFIED: Followers.EVERYWHERE,
     jobs_pb2.FOLLOWERS_EVERYWHERE: Followers.EVERYWHERE,
     jobs_pb2.FOLLOWERS_TOR: Followers.TOR,
 }
-_CARRIERS = {
+CARRIERS = {
     jobs_pb2.TAG_CARRIER_SPORT: JobCarrier.SPORT,
     jobs_pb2.TAG_CARRIER_RESV6A: JobCarrier.RESV6A,
     jobs_pb2.TAG_CARRIER_DSCP: JobCarrier.DSCP,
 }
-_MODES = {
+PROGRESS_MODES = {
     jobs_pb2.PROGRESS_MODE_PER_STEP: ProgressMode.PER_STEP,
     jobs_pb2.PROGRESS_MODE_ANCHORED: ProgressMode.ANCHORED,
 }
-_SCOPES = {jobs_pb2.SCOPE_SWITCH: Scope.SWITCH, jobs_pb2.SCOPE_PORT: Scope.PORT}
-_MODE_VALUES = {mode: value for value, mode in _MODES.items()}
-_SCOPE_VALUES = {scope: value for value, scope in _SCOPES.items()}
+SCOPES = {jobs_pb2.SCOPE_SWITCH: Scope.SWITCH, jobs_pb2.SCOPE_PORT: Scope.PORT}
+MODE_VALUES = {mode: value for value, mode in PROGRESS_MODES.items()}
+SCOPE_VALUES = {scope: value for value, scope in SCOPES.items()}
+MARKING_VALUES = {marking: value for value, marking in MARKING_CHOICES.items()}
 
 
 def spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
@@ -297,7 +299,7 @@ def _tenant(name: str) -> str:
 
 
 def _paths(message: jobs_pb2.JobSpec, match: MatchKind) -> PathsChoice:
-    choice = _PATHS.get(message.paths)
+    choice = PATHS_CHOICES.get(message.paths)
     if choice is None:
         raise SpecError("spec.paths", f"{message.paths}: use PLANNED or ECMP")
     if choice is PathsChoice.PLANNED and match not in {MatchKind.DST_QP, MatchKind.PAIR}:
@@ -310,7 +312,7 @@ def _paths(message: jobs_pb2.JobSpec, match: MatchKind) -> PathsChoice:
 
 
 def _followers(message: jobs_pb2.JobSpec) -> Followers:
-    followers = _FOLLOWERS.get(message.followers)
+    followers = FOLLOWERS.get(message.followers)
     if followers is None:
         raise SpecError("spec.followers", f"{message.followers}: use EVERYWHERE or TOR")
     return followers
@@ -344,7 +346,7 @@ def _marking(message: jobs_pb2.JobSpec) -> Marking:
         if enabled is None:
             return Marking.AUTO
         return Marking.ON if enabled else Marking.OFF
-    marking = _MARKING.get(message.marking)
+    marking = MARKING_CHOICES.get(message.marking)
     if marking is None:
         raise SpecError("spec.marking", f"{message.marking}: use AUTO, ON or OFF")
     if enabled is not None and marking is not (Marking.ON if enabled else Marking.OFF):
@@ -402,7 +404,7 @@ def _match_kind(message: jobs_pb2.JobSpec, queue_pairs: Sequence[QueuePair]) -> 
         if message.uec_job_ids:
             return MatchKind.UEC
         return MatchKind.DST_QP if queue_pairs else MatchKind.PAIR
-    match = _MATCH_KINDS.get(message.match)
+    match = MATCH_KINDS.get(message.match)
     if match is None:
         raise SpecError("spec.match", f"{message.match}: use DST_QP, PAIR, TAG or UEC")
     if match is MatchKind.DST_QP and not queue_pairs:
@@ -419,7 +421,7 @@ def _tag(message: jobs_pb2.JobSpec, match: MatchKind, layout: TagLayout) -> Tag 
         if message.HasField("tag"):
             raise SpecError("spec.tag", f"set, but match is {match.name}; use match TAG")
         return None
-    carrier = _CARRIERS.get(message.tag.carrier)
+    carrier = CARRIERS.get(message.tag.carrier)
     if carrier is None:
         raise SpecError("spec.tag.carrier", "not set; use SPORT, RESV6A or DSCP")
     if carrier is JobCarrier.SPORT:
@@ -498,7 +500,7 @@ def _marker(profile: str, overrides: jobs_pb2.MarkerOverrides) -> tuple[Scope, M
     if layout != params.layout:
         params = replace(params, layout=layout)
     if overrides.scope != jobs_pb2.SCOPE_UNSPECIFIED:
-        chosen = _SCOPES.get(overrides.scope)
+        chosen = SCOPES.get(overrides.scope)
         if chosen is None:
             raise SpecError("spec.overrides.scope", f"{overrides.scope}: use SWITCH or PORT")
         scope = chosen
@@ -519,7 +521,7 @@ def _overridden(params: MarkerParams, overrides: jobs_pb2.MarkerOverrides) -> Ma
         gate = None if overrides.q_gate == _NO_GATE else overrides.q_gate
         params = _with(params, "q_gate", q_gate=gate)
     if overrides.mode != jobs_pb2.PROGRESS_MODE_UNSPECIFIED:
-        mode = _MODES.get(overrides.mode)
+        mode = PROGRESS_MODES.get(overrides.mode)
         if mode is None:
             raise SpecError("spec.overrides.mode", f"{overrides.mode}: use PER_STEP or ANCHORED")
         params = replace(params, mode=mode)
@@ -595,10 +597,10 @@ def params_to_proto(params: MarkerParams, scope: Scope) -> jobs_pb2.MarkerParame
         q_gate=_NO_GATE if params.q_gate is None else params.q_gate,
         step_bits=params.layout.step_bits,
         job_bits=params.layout.job_bits,
-        mode=_MODE_VALUES[params.mode],
+        mode=MODE_VALUES[params.mode],
         packets_per_step=params.packets_per_step,
         enabled=params.enabled,
-        scope=_SCOPE_VALUES[scope],
+        scope=SCOPE_VALUES[scope],
     )
 
 
@@ -620,12 +622,12 @@ def params_from_proto(
         alpha_max=message.alpha_max,
         q_gate=None if message.q_gate == _NO_GATE else message.q_gate,
         layout=TagLayout(message.job_bits, message.step_bits),
-        mode=_MODES[message.mode],
+        mode=PROGRESS_MODES[message.mode],
         packets_per_step=message.packets_per_step,
         enabled=message.enabled,
         generation=generation,
     )
-    return _SCOPES[message.scope], params
+    return SCOPES[message.scope], params
 
 
 def parse_tau(text: str) -> Fraction:

@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from ringstep.controller.jobs import QP_PER_STEP, JobSpec, Marking, Traffic, with_marking
+from ringstep.controller.jobs import (
+    MARKING_VALUES,
+    QP_PER_STEP,
+    JobSpec,
+    Marking,
+    Traffic,
+    with_marking,
+)
 from ringstep.controller.v1 import jobs_pb2
 from ringstep.fabric.facts import (
     UNKNOWN,
@@ -41,11 +48,6 @@ _ADVISED: Final[Mapping[_Override, tuple[str, ...]]] = {
     "q_gate": ("q_gate",),
 }
 """Parameters that the advice tells, by the field that an operator gives instead."""
-_CHOICES: Final = {
-    Marking.AUTO: jobs_pb2.MARKING_CHOICE_AUTO,
-    Marking.ON: jobs_pb2.MARKING_CHOICE_ON,
-    Marking.OFF: jobs_pb2.MARKING_CHOICE_OFF,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Decision:
     def to_proto(self) -> jobs_pb2.MarkingDecision:
         """Return it as it travels and is stored."""
         return jobs_pb2.MarkingDecision(
-            choice=_CHOICES[self.choice],
+            choice=MARKING_VALUES[self.choice],
             reason=self.reason,
             confidence="" if self.confidence is None else self.confidence.value,
             closed_loop=self.closed_loop,

@@ -254,7 +254,7 @@ def reload_on_hangup(
         for reload in waiting:
             try:
                 reload()
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 LOGGER.error("not read again, the old one stays in force: %s", error)
             else:
                 LOGGER.info("read again")

@@ -34,7 +34,7 @@ from ringstep.controller.metricsserver import serving_metrics
 from ringstep.controller.pipeline import Pipeline, load_pipeline
 from ringstep.controller.problems import NotLeaderError
 from ringstep.controller.programmer import ForeignPolicy
-from ringstep.controller.security import Authenticator, AuthInterceptor
+from ringstep.controller.security import Authenticator, AuthInterceptor, reload_on_hangup
 from ringstep.controller.service import JobsService, SwitchesService
 from ringstep.controller.stage import Stage
 from ringstep.controller.store import Store
@@ -335,12 +335,12 @@ async def serve(config: ControllerConfig, ready_file: Path | None = None) -> Non
     async with _running(config, stop) as (address, program):
         reloading: set[asyncio.Task[None]] = set()
 
-        def reload() -> None:
-            task = asyncio.create_task(_reload(program))
+        def reload_topology() -> None:
+            task = asyncio.create_task(_reload_topology(program))
             reloading.add(task)
             task.add_done_callback(reloading.discard)
 
-        loop.add_signal_handler(signal.SIGHUP, reload)
+        reload_on_hangup(loop, [*program.reloads, reload_topology])
         if ready_file is not None:
             _write_ready(ready_file, address, leading=program.stage.leads)
         await stop.wait()
@@ -357,13 +357,8 @@ def _calm_garbage_collection() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-async def _reload(program: _Program) -> None:
-    """Read files again; what cannot be used stays as it was, and is logged."""
-    for read in program.reloads:
-        try:
-            read()
-        except (ValueError, OSError) as error:
-            LOGGER.error("not read again, the old one stays in force: %s", error)
+async def _reload_topology(program: _Program) -> None:
+    """Follow the topology file; one that cannot be used is logged, and the old one stays."""
     if not program.stage.leads:
         return
     try:

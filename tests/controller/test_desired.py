@@ -11,7 +11,6 @@ from leafspine import leaf_spine, leaf_spine_text, ring_job
 from ringstep.controller.desired import (
     PlacedJob,
     block_keys,
-    crossings,
     desired_tables,
     fabric_tables,
     job_entries,
@@ -114,7 +113,7 @@ def test_jobs_add_rules_parameters_and_blocks(
 
 def test_job_within_one_rack_touches_no_other_switch(topology: Topology, view: FabricView) -> None:
     spec = replace(PAIR_JOB, rings=(("h1", "h2"),))
-    assert crossings(view, spec, {}) == {"tor1": frozenset({1, 2})}
+    assert lay_out(view, spec, {}).ports == {"tor1": frozenset({1, 2})}
     assert list(job_entries(view, placed(view, spec))) == ["tor1"]
 
 
@@ -255,15 +254,15 @@ def rules(entries: dict[EntryKey, EntryValue]) -> list[str]:
 
 
 def test_planned_edges_cross_exactly_their_hops(view: FabricView) -> None:
-    assert crossings(view, PAIR_JOB, PLANNED) == {
+    assert lay_out(view, PAIR_JOB, PLANNED).ports == {
         "spine1": frozenset({1}),
         "spine2": frozenset({2}),
         "tor1": frozenset({1, 2, 12}),
         "tor2": frozenset({1, 2, 11}),
     }
     one = {PathKey("h2", "h3"): PLANNED[PathKey("h2", "h3")]}
-    assert crossings(view, PAIR_JOB, one)["spine1"] == {1}
-    assert crossings(view, PAIR_JOB, one)["tor2"] == {1, 2, 11, 12}
+    assert lay_out(view, PAIR_JOB, one).ports["spine1"] == {1}
+    assert lay_out(view, PAIR_JOB, one).ports["tor2"] == {1, 2, 11, 12}
 
 
 def test_rules_pin_where_there_is_a_choice(view: FabricView) -> None:
@@ -332,7 +331,7 @@ def test_sender_with_two_tors_is_known_at_both() -> None:
     spec = replace(PAIR_JOB, rings=(("h1-1", "h3-1"),))
     paths = PathBook(fabric).plan(spec)
     hops = paths[PathKey("h1-1", "h3-1")]
-    crossed = crossings(fabric, spec, paths)
+    crossed = lay_out(fabric, spec, paths).ports
     other = "tor2" if hops[0].switch == "tor1" else "tor1"
     entries = job_entries(fabric, placed(fabric, spec, paths=paths))
     sent = {
@@ -388,7 +387,7 @@ def test_path_that_is_broken_at_a_switch_is_ecmp_there(topology: Topology) -> No
     broken = fabric_view(topology, {("tor1", 12)})
     entries = job_entries(broken, placed(broken, PAIR_JOB, paths=PLANNED))
     assert "0xa000102 set_job(job=5, path_id=0)" in rules(entries["tor1"])
-    assert crossings(broken, PAIR_JOB, PLANNED)["tor1"] == {1, 2, 11}
+    assert lay_out(broken, PAIR_JOB, PLANNED).ports["tor1"] == {1, 2, 11}
 
 
 def test_paths_of_an_older_topology_do_no_harm(view: FabricView) -> None:
@@ -396,4 +395,4 @@ def test_paths_of_an_older_topology_do_no_harm(view: FabricView) -> None:
         PathKey("h2", "h3"): (PathHop("tor1", 77), PathHop("gone", 2), PathHop("tor2", 1)),
         PathKey("h1", "left"): (PathHop("tor1", 12), PathHop("spine2", 2), PathHop("tor2", 9)),
     }
-    assert crossings(view, PAIR_JOB, old) == crossings(view, PAIR_JOB, {})
+    assert lay_out(view, PAIR_JOB, old).ports == lay_out(view, PAIR_JOB, {}).ports
