@@ -56,6 +56,7 @@ __all__ = [
     "ShmError",
     "ShmFile",
     "Stalls",
+    "alive",
     "default_path",
     "size_class",
 ]
@@ -325,17 +326,28 @@ class RingReader:
         later = range(number + 1, head)
         return any(
             int(self._slots[n % lay.RING_SLOTS]["seq"]) >= 2 * n + 2 for n in later
-        ) or not _alive(self.pid)
+        ) or not alive(self.pid)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int, start: int = 0) -> bool:
+    """Whether the process that had this number at its start still runs, by the plugin's rule.
+
+    Args:
+        pid: its number.
+        start: when it started, clock ticks after boot; 0 where that is not known.
+    """
+    if pid <= 0:
+        return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+    except PermissionError:
+        pass
+    try:
+        return start == 0 or _pid_start(pid) == start
+    except OSError:
+        return True  # It may not be looked at.
 
 
 def _known(kind: type[_Known], value: int) -> _Known | None:
@@ -447,9 +459,10 @@ class ShmFile:
             header["ready"] = 1
             temporary.rename(path)
         except BaseException:
+            for left in (temporary, cls._owner_file(path)):
+                with contextlib.suppress(OSError):
+                    left.unlink()
             os.close(lock)
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             raise
         file._lock_fd = lock
         return file
@@ -461,8 +474,11 @@ class ShmFile:
         Raises:
             ShmError: missing, truncated, or of another layout.
         """
+        # As the plugin opens it: a pipe of that name must not hold anybody up, and what is written
+        # must not go to where a link leads.
+        flags = (os.O_RDWR | os.O_NOFOLLOW) if writable else os.O_RDONLY
         try:
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise ShmError(
                 f"{path}: {error.strerror}; the coordinator or `ringstep run` makes it"
@@ -474,6 +490,9 @@ class ShmFile:
                     f"{path}: {info.st_size} bytes, layout {lay.LAYOUT} has {lay.FILE.itemsize}; "
                     "remove it and start the coordinator of this version"
                 )
+            if info.st_blocks * 512 < lay.FILE.itemsize:
+                # Touched where there is no storage left, a hole would end the process.
+                raise ShmError(f"{path}: it has holes; remove it and start the coordinator anew")
             protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
             mapped = mmap.mmap(fd, lay.FILE.itemsize, prot=protection)
         finally:
@@ -505,14 +524,33 @@ class ShmFile:
         return file
 
     @staticmethod
-    def _own(path: Path) -> int:
-        lock = os.open(path.with_name(f"{path.name}.owner"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+    def _owner_file(path: Path) -> Path:
+        return path.with_name(f"{path.name}.owner")
+
+    @classmethod
+    def _own(cls, path: Path) -> int:
+        name = cls._owner_file(path)
+        while True:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(lock)
+                raise ShmError(
+                    f"{path}: another coordinator owns it; stop that one first"
+                ) from error
+            # Its last owner may have removed it after we opened it: then the lock is on nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(lock).st_ino == name.stat().st_ino:
+                    return lock
             os.close(lock)
-            raise ShmError(f"{path}: another coordinator owns it; stop that one first") from error
-        return lock
+
+    def remove(self) -> None:
+        """Remove the owned file and give it up; who has it mapped keeps it."""
+        for name in (self.path, self._owner_file(self.path)):
+            with contextlib.suppress(OSError):
+                name.unlink()
+        self.close()
 
     def _problem(self) -> str | None:
         header = self._all["header"][0]

@@ -28,7 +28,7 @@ THIRD_PARTY = {
         "finsy", "google", "grpc", "grpc_health", "grpc_reflection", "matplotlib",
         "prometheus_client", "pydantic", "pydantic_core", "rich", "sqlalchemy", "typer",
     },
-    "hostlib": {"numpy", "rich", "typer"},
+    "hostlib": {"mpi4py", "numpy", "pynvml", "rich", "safetensors", "torch", "typer"},
     "lab": {"google", "grpc", "matplotlib", "mininet", "numpy", "rich", "typer"},
     "cli": {"rich", "typer", "ringstep_ns3"},
     SIMULATOR: {

@@ -10,7 +10,7 @@
  * between any two of its steps (`goto top`: a new one starts with what the file holds); a rank may die anywhere.
  *
  * Planted bugs, each of which has to be found: BUG_NO_ACKS, BUG_FIRST_LOW, BUG_RAW_CALLS,
- * BUG_NO_FREEZE (with CAPTURE), BUG_NO_HOLD and BUG_EPOCH_ONLY (with FENCED). */
+ * BUG_NO_FREEZE (with CAPTURE), BUG_NO_HOLD, BUG_EPOCH_ONLY and BUG_STALE_ACK (with FENCED). */
 
 #ifndef RANKS
 #define RANKS 2      /* ranks */
@@ -220,7 +220,9 @@ init {
  * epoch, for instance by a skeleton that forgot what it had said. */
 #define PAIR(e, c) ((e) * 4 + (c))
 
-byte held_epoch[RANKS], held_content[RANKS];
+byte held_epoch[RANKS], held_content[RANKS];   /* the rank's own copy, 0 = none */
+byte acked_epoch[RANKS], acked_content[RANKS]; /* what its slot says of it */
+byte newest[RANKS];                            /* epoch that the node's file has offered */
 bool hold[RANKS];
 byte fence[RANKS];
 byte proposal[RANKS], proposed_epoch[RANKS];
@@ -235,22 +237,30 @@ inline call(me, index) {
     apply(index, current)
 }
 
-/* Acknowledge anything newer that the node's file may hold. */
+/* Acknowledge anything newer that the node's file may hold; or begin to, give up the copy held until
+ * then, and find the offer half written or not usable. */
 inline acknowledge(me) {
     if
     :: skip
 #ifndef BUG_NO_HOLD
-    :: !hold[me] && held_epoch[me] < EPOCHS ->
+    :: !hold[me] && newest[me] < EPOCHS ->
 #else
-    :: held_epoch[me] < EPOCHS ->
+    :: newest[me] < EPOCHS ->
 #endif
-        d_step { held_epoch[me]++; held_content[me] = 1 }
-#ifndef BUG_NO_HOLD
-    :: !hold[me] && held_epoch[me] < EPOCHS ->
-#else
-    :: held_epoch[me] < EPOCHS ->
+        d_step { newest[me]++; held_epoch[me] = newest[me] }
+        if
+        :: held_content[me] = 1
+        :: held_content[me] = 2
+        fi;
+        d_step { acked_epoch[me] = held_epoch[me]; acked_content[me] = held_content[me] }
+    :: !hold[me] && newest[me] < EPOCHS ->
+        d_step {
+            newest[me]++;
+            held_epoch[me] = 0;
+#ifndef BUG_STALE_ACK
+            acked_epoch[me] = 0
 #endif
-        d_step { held_epoch[me]++; held_content[me] = 2 }
+        }
     fi
 }
 
@@ -279,17 +289,17 @@ proctype Rank(byte me) {
         acknowledge(me); /* only in a call, after the table in force is settled */
         index++;
         if
-        :: index == 1 && !fenced -> /* the program's fence, between the same collectives */
+        :: index == 2 && !fenced -> /* the program's fence, between the same collectives */
             fenced = true;
             d_step { hold[me] = true };
             d_step {
-                proposal[me] = (held_epoch[me] -> PAIR(held_epoch[me], held_content[me]) : 0);
-                proposed_epoch[me] = held_epoch[me]
+                proposal[me] = (acked_epoch[me] -> PAIR(acked_epoch[me], acked_content[me]) : 0);
+                proposed_epoch[me] = acked_epoch[me]
             };
             acknowledge(me); /* the exchange itself asks the plugin */
             exchange(me);
             if
-            :: same -> fence[me] = held_epoch[me]
+            :: same -> fence[me] = acked_epoch[me]
             :: else
             fi;
             hold[me] = false

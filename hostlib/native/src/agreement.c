@@ -49,6 +49,16 @@ static uint32_t problem_of(const rs_ctx* ctx, const rs_bank* table) {
     return 0;
 }
 
+/* The spare copy is about to be overwritten: what was said of it is taken back first, so that no
+ * fence counts on it. (A commit cannot: its epoch is no longer the one on offer.) */
+static void let_go(rs_ctx* ctx) {
+    if (ctx->acked_epoch == 0) return;
+    const rs_bank* in_force = &ctx->tables[ctx->active];
+    ctx->acked_epoch = 0;
+    rs_store(&ctx->slot->ack_digest, in_force->digest);
+    rs_store_release(&ctx->slot->ack_epoch, in_force->epoch);
+}
+
 /* Takes over an announced table into this rank's own memory, checks it, and says so. */
 static void acknowledge(rs_ctx* ctx, bool fenced) {
     rs_comm* comm = ctx->comm;
@@ -70,7 +80,7 @@ static void acknowledge(rs_ctx* ctx, bool fenced) {
         return;
     }
     rs_bank* copy = &ctx->tables[1 - ctx->active];
-    ctx->acked_epoch = 0;
+    let_go(ctx);
     if (!rs_bank_copy(copy, &comm->bank) || copy->epoch != offer) return; /* being written */
     uint32_t problem = rs_bank_digest(copy) == copy->digest ? 0 : 1 + (uint32_t)RS_WHY_BAD_DIGEST;
     if (problem == 0) problem = problem_of(ctx, copy);

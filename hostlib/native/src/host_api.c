@@ -16,6 +16,10 @@ RS_EXPORT int rs_host_commit(rs_file* file, uint32_t comm, uint32_t epoch);
 RS_EXPORT int rs_host_abandon(rs_file* file, uint32_t comm, uint32_t epoch);
 RS_EXPORT int rs_host_freeze(rs_file* file, uint32_t comm);
 RS_EXPORT void rs_host_ring_write(rs_proc* proc, const rs_record* record);
+RS_EXPORT int rs_host_claim_proc(rs_file* file);
+RS_EXPORT int rs_host_attach(rs_file* file, uint64_t comm_id, uint32_t n_ranks, uint32_t n_nodes,
+                             uint32_t rank);
+RS_EXPORT void rs_host_detach(rs_file* file, uint32_t comm, uint32_t slot);
 
 uint64_t rs_host_file_size(void) {
     return sizeof(rs_file);
@@ -27,6 +31,28 @@ uint64_t rs_host_digest(const rs_bank* bank) {
 
 void rs_host_ring_write(rs_proc* proc, const rs_record* record) {
     rs_ring_write(proc, record);
+}
+
+/* Places for a process without a plugin that reports its collectives all the same. These three need
+ * the file's lock. claim_proc returns the place, attach the block << 8 | slot; -1 for no room. The
+ * slot's clock is none: such a rank acknowledges nothing. */
+int rs_host_claim_proc(rs_file* file) {
+    const rs_proc* proc = rs_shm_claim_proc(file);
+    return proc ? (int)(proc - file->procs) : -1;
+}
+
+int rs_host_attach(rs_file* file, uint64_t comm_id, uint32_t n_ranks, uint32_t n_nodes,
+                   uint32_t rank) {
+    rs_ctx ctx = {.comm_id = comm_id, .n_ranks = n_ranks, .n_nodes = n_nodes, .rank = rank};
+    uint32_t why;
+    if (!rs_shm_attach(file, &ctx, &why)) return -1;
+    return (int)(ctx.comm_index << 8 | (uint32_t)(ctx.slot - ctx.comm->ranks));
+}
+
+void rs_host_detach(rs_file* file, uint32_t comm, uint32_t slot) {
+    if (comm >= RS_MAX_COMMS || slot >= RS_MAX_RANKS) return;
+    rs_ctx ctx = {.comm = &file->comms[comm], .slot = &file->comms[comm].ranks[slot]};
+    if (ctx.slot->state == RS_SLOT_ATTACHED) rs_shm_detach(&ctx);
 }
 
 static rs_comm* comm_at(rs_file* file, uint32_t comm) {
