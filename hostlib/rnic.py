@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from mmap import mmap
 from typing import Final
 
 from ringstep.hostlib.dcqcn import DcqcnParams, NotificationMode, NotificationPoint, ReactionPoint
@@ -193,7 +194,7 @@ class MemoryRegion:
     va: int
     length: int
     rkey: int
-    buffer: bytearray | None
+    buffer: bytearray | mmap | None
     """What was written, from ``va`` on; None: checked and discarded."""
 
 
@@ -283,6 +284,7 @@ class QueuePair:
         "_np",
         "_post_psn",
         "_refusal",
+        "_remote_mac",
         "_remote_packed",
         "_resv6a",
         "_retime",
@@ -316,6 +318,7 @@ class QueuePair:
         remote_ip: IpAddress,
         remote_qpn: int,
         *,
+        remote_mac: int,
         dcqcn: DcqcnParams | None,
         notify: NotificationPoint | None,
         mtu_payload: int,
@@ -344,6 +347,7 @@ class QueuePair:
         self.rate_samples: list[tuple[float, float]] = []
         """(time in us, rate in bit/s) of every change of rate, with ``record_rates=True``."""
         self._rnic = rnic
+        self._remote_mac = remote_mac
         self._remote_packed = remote_ip.packed
         self._ack_interval = ack_interval
         self._rto = rto_us
@@ -606,7 +610,7 @@ class QueuePair:
         rnic = self._rnic
         return RoceFrame(
             src_mac=rnic.mac,
-            dst_mac=rnic.gateway_mac,
+            dst_mac=self._remote_mac,
             src_ip=rnic.ip,
             dst_ip=self.remote_ip,
             sport=sport,
@@ -879,7 +883,7 @@ class QueuePair:
             self._cnp_frame = build(
                 cnp(
                     src_mac=rnic.mac,
-                    dst_mac=rnic.gateway_mac,
+                    dst_mac=self._remote_mac,
                     src_ip=rnic.ip,
                     dst_ip=self.remote_ip,
                     sport=_UNTAGGED_SPORT | self.qpn & 0x3FFF,
@@ -997,6 +1001,7 @@ class SoftRnic:
         remote_qpn: int,
         dcqcn: DcqcnParams | None = None,
         *,
+        remote_mac: int | None = None,
         notify: NotificationPoint | None = None,
         mtu_payload: int = 1024,
         initial_psn: int = 0,
@@ -1022,6 +1027,7 @@ class SoftRnic:
             remote_qpn: the peer's number.
             dcqcn: rate control; None: always line rate, and no notification unless ``notify`` is
                 given.
+            remote_mac: destination MAC of its frames; by default the NIC's ``gateway_mac``.
             notify: how marked arrivals are reported; by default as ``dcqcn`` says.
             mtu_payload: payload of a full packet, bytes, a multiple of 4; the same at both ends.
             initial_psn: PSN of the first packet sent, 24 bits.
@@ -1062,6 +1068,8 @@ class SoftRnic:
                 raise ValueError(f"{name} = {value} must lie in {low} .. {high}")
         if mtu_payload % 4:
             raise ValueError(f"mtu_payload = {mtu_payload} must be a multiple of 4")
+        if remote_mac is not None and not 0 <= remote_mac < 1 << 48:
+            raise ValueError(f"remote_mac {remote_mac:#x} does not fit in 48 bits")
         if local_qpn in self._qps:
             raise ValueError(f"queue pair {local_qpn:#x} exists already on {self.ip}")
         if remote.version != self.ip.version:
@@ -1076,6 +1084,7 @@ class SoftRnic:
             local_qpn,
             remote,
             remote_qpn,
+            remote_mac=self.gateway_mac if remote_mac is None else remote_mac,
             dcqcn=dcqcn,
             notify=notify,
             mtu_payload=mtu_payload,
@@ -1096,6 +1105,10 @@ class SoftRnic:
         )
         self._qps[local_qpn] = qp
         return qp
+
+    def qp(self, qpn: int) -> QueuePair | None:
+        """Return the queue pair with a number, None if there is none."""
+        return self._qps.get(qpn)
 
     def destroy_qp(self, qpn: int) -> None:
         """Remove a queue pair and flush its requests. Raises KeyError if there is none."""
@@ -1122,6 +1135,14 @@ class SoftRnic:
         region = MemoryRegion(va, length, rkey, None if discard else bytearray(length))
         self._regions[rkey] = region
         return region
+
+    def deregister_memory(self, rkey: int) -> None:
+        """Refuse writes to a region from now on. Raises KeyError if there is none.
+
+        Destroy the queue pairs that write to it first: a WRITE that is arriving is still carried
+        out, and without any region every WRITE is accepted and discarded again.
+        """
+        del self._regions[rkey]
 
     def _check_access(self, message: _Arriving) -> int:
         # A WRITE of zero bytes touches no memory (9.7.4.1.4).

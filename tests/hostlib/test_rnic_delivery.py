@@ -448,3 +448,26 @@ def test_any_wire_delivers_everything_once(
         retry_limit=1000,
     )
     check_delivery(pair, sizes)
+
+
+def test_frames_go_to_the_peers_own_mac_where_one_is_given() -> None:
+    nic = SoftRnic(1, "10.0.0.1", 2, 1e9)
+    nic.create_qp(16, "10.0.0.2", 17).post_write(10)
+    nic.create_qp(18, "10.0.0.3", 19, remote_mac=3).post_write(10)
+    assert {frame[5] for frame in nic.poll(100.0)} == {2, 3}
+    with pytest.raises(ValueError, match="remote_mac"):
+        nic.create_qp(20, "10.0.0.4", 21, remote_mac=1 << 48)
+
+
+def test_a_region_that_was_withdrawn_is_refused(make_pair: MakePair) -> None:
+    pair = make_pair()
+    pair.b.register_memory(100, va=0, rkey=1)
+    pair.b.register_memory(100, va=0, rkey=2)
+    pair.b.deregister_memory(1)
+    request = pair.qa.post_write(10, rkey=1)
+    pair.run()
+    assert request.status is Status.REMOTE_ACCESS_ERROR
+    with pytest.raises(KeyError):
+        pair.b.deregister_memory(1)
+    assert pair.b.qp(pair.qb.qpn) is pair.qb
+    assert pair.b.qp(pair.qb.qpn + 1) is None
