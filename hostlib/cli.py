@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ringstep.hostlib import shm_layout as lay
+from ringstep.hostlib.bridge.command import bridge
+from ringstep.hostlib.cli_options import JobOption, JsonOption, fail
+from ringstep.hostlib.coordinator.cli import register as add_coordinator
 from ringstep.hostlib.native.build import BuildError, build
 from ringstep.hostlib.shm import (
     CommView,
@@ -26,10 +29,13 @@ from ringstep.hostlib.shm import (
     default_path,
 )
 from ringstep.hostlib.shm_layout import Clock, Collective, CommState, Once, RecordFlag, Scope
+from ringstep.hostlib.tagger import probe_nic
 
-app = typer.Typer(help="Look at the NCCL plugin's decisions and telemetry.", no_args_is_help=True)
+app = typer.Typer(help="Decide for the NCCL plugin, and look at it.", no_args_is_help=True)
+add_coordinator(app)
 
-BAD_INPUT = 2
+app.command("bridge")(bridge)
+app.command("probe-nic")(probe_nic)
 
 _Shm = Annotated[
     Path | None,
@@ -37,16 +43,9 @@ _Shm = Annotated[
         "--shm",
         metavar="DIR|FILE",
         help="The job's shared-memory file, or the folder with it "
-        "[default: $RINGSTEP_SHM_DIR or /dev/shm/ringstep-UID].",
+        "(by default $RINGSTEP_SHM_DIR, else /dev/shm/ringstep-UID).",
     ),
 ]
-_Job = Annotated[str, typer.Option("--job", envvar="RINGSTEP_JOB", help="The job's name.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False)
-    raise typer.Exit(BAD_INPUT)
 
 
 def _open(shm: Path | None, job: str) -> ShmFile:
@@ -54,7 +53,7 @@ def _open(shm: Path | None, job: str) -> ShmFile:
         path = shm if shm is not None and shm.is_file() else default_path(job, shm)
         return ShmFile.open(path)
     except ShmError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _size(n_bytes: int) -> str:
@@ -159,8 +158,13 @@ def _state_line(view: CommView) -> str:
 
 
 @app.command("show-decisions")
-def show_decisions(shm: _Shm = None, job: _Job = "default", as_json: _Json = False) -> None:
-    """Show what is decided, by communicator, collective and size, and how far each rank is."""
+def show_decisions(
+    shm: _Shm = None, job: JobOption = "default", as_json: JsonOption = False
+) -> None:
+    """Show what is decided, by communicator, collective and size, and how far each rank is.
+
+    Example: ringstep tuner show-decisions --job train-7
+    """
     with _open(shm, job) as file:
         static = file.static_table()
         comms = [c for c in file.comms() if c.state is not CommState.FREE]
@@ -172,7 +176,7 @@ def show_decisions(shm: _Shm = None, job: _Job = "default", as_json: _Json = Fal
             }
             typer.echo(json.dumps(answer, indent=2))
             return
-        console = Console(highlight=False)
+        console = Console(emoji=False, highlight=False)
         if static is not None:
             console.print(_decision_table("static table, from the first collective on",
                                           _decisions(static)))  # fmt: skip
@@ -236,12 +240,15 @@ def _object(pid: int, item: Record | Stalls) -> dict[str, Any]:
 @app.command("watch")
 def watch(
     shm: _Shm = None,
-    job: _Job = "default",
-    as_json: _Json = False,
+    job: JobOption = "default",
+    as_json: JsonOption = False,
     once: Annotated[bool, typer.Option("--once", help="Print what is there and stop.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between looks.", min=0.01)] = 0.5,
 ) -> None:
-    """Print collectives as ranks report them: what NCCL ran, how long, where sends stalled."""
+    """Print collectives as ranks report them: what NCCL ran, how long, where sends stalled.
+
+    Example: ringstep tuner watch --job train-7 --json
+    """
     with _open(shm, job) as file:
         readers = {reader.slot: reader for reader in file.rings()}
         lost = 0
@@ -272,4 +279,4 @@ def build_command() -> None:
     try:
         typer.echo(build().plugin)
     except BuildError as error:
-        _fail(str(error))
+        fail(str(error))

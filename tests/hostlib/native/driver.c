@@ -7,6 +7,7 @@
  *   driver threads PLUGIN T N one communicator per thread, all at once
  *   driver hammer PLUGIN      collectives until killed
  *   driver member PLUGIN R N C  rank R of N does C collectives; prints "index channels" at changes
+ *   driver fleet PLUGIN N US P  N ranks in P processes, a collective every US µs, until end of input
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -15,6 +16,7 @@
 #include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -331,6 +333,42 @@ static int member(const char* path, int r, int n, int calls) {
     return 0;
 }
 
+/* Collective i is at start + i periods on all ranks: as in a job, none is behind for good. */
+static void paced(const char* path, int first, int stride, int n, long period_us,
+                  struct timespec next) {
+    plugin p = load(path);
+    rank mine[RS_MAX_RANKS];
+    int count = 0;
+    for (int r = first; r < n; r += stride) mine[count++] = join(&p, 11, n, r);
+    float costs[21];
+    int channels;
+    for (;;) {
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+        for (int i = 0; i < count; ++i) ask(&mine[i], 1 << 20, costs, &channels);
+        for (int i = 0; i < count; ++i) launch(&mine[i], 1 << 18);
+        next.tv_nsec += period_us * 1000;
+        next.tv_sec += next.tv_nsec / 1000000000;
+        next.tv_nsec %= 1000000000;
+    }
+}
+
+static int fleet(const char* path, int n, long period_us, int processes) {
+    if (n < 1 || n > (int)RS_MAX_RANKS || processes < 1) return 2;
+    struct timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < processes; ++i) {
+        const pid_t child = fork();
+        if (child < 0) return 1;
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+            paced(path, i, processes, n, period_us, start);
+        }
+    }
+    while (getchar() != EOF) {
+    }
+    return 0; /* and they with it */
+}
+
 int main(int argc, char** argv) {
     if (argc < 3) return 2;
     const char *what = argv[1], *path = argv[2];
@@ -341,6 +379,7 @@ int main(int argc, char** argv) {
     if (!strcmp(what, "latency")) return latency(path, n, argv[4]);
     if (!strcmp(what, "threads")) return threads(path, n, atoi(argv[4]));
     if (!strcmp(what, "member")) return member(path, n, atoi(argv[4]), atoi(argv[5]));
+    if (!strcmp(what, "fleet")) return fleet(path, n, atol(argv[4]), atoi(argv[5]));
     if (!strcmp(what, "hammer")) return hammer(path);
     return 2;
 }

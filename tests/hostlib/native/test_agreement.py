@@ -12,6 +12,7 @@ from ringstep.hostlib.shm import (
     Commit,
     Decision,
     DecisionTable,
+    FenceMember,
     Once,
     Reason,
     Scope,
@@ -42,6 +43,17 @@ def put_in_force(shm: ShmFile, ranks: list[Rank], epoch: int, wanted: DecisionTa
     shm.announce(0, epoch, wanted)
     channels(ranks)
     assert shm.commit(0, epoch) is Commit.DONE
+
+
+def offer_raw(shm: ShmFile, epoch: int, wanted: DecisionTable) -> None:
+    """Offer as announce() does, without its check that epochs rise."""
+    block = shm.raw["comms"][0][0]
+    block["bank"]["version"] += 1
+    block["bank"]["epoch"] = epoch
+    block["bank"]["digest"] = wanted.digest(epoch)
+    block["bank"]["entries"] = wanted.entries
+    block["bank"]["version"] += 1
+    block["announced"] = epoch
 
 
 def test_an_epoch_waits_for_every_rank(shm: ShmFile, make_rank: MakeRank) -> None:
@@ -81,6 +93,70 @@ def test_no_epoch_follows_before_all_are_past_the_last(shm: ShmFile, make_rank: 
     assert channels([behind, behind, behind]) == [5, 5, 5]
     assert shm.commit(0, 2) is Commit.DONE
     assert shm.comm(0).first_index == 4
+
+
+def test_an_offer_never_displaces_a_table_that_is_committed(
+    shm: ShmFile, make_rank: MakeRank
+) -> None:
+    """A rank that lags still needs its copy: the epoch waits for its first index there."""
+    ahead, behind = world(make_rank, 2)
+    channels([ahead, behind])
+    shm.announce(0, 1, table(5))
+    channels([ahead, behind])
+    channels([ahead] * 4)
+    assert shm.commit(0, 1) is Commit.DONE  # from index 6 on
+    shm.announce(0, 2, table(6))
+    assert channels([behind] * 4) == [0, 0, 0, 0]  # 2..5: sees the offer, must not take it
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [1, 1]
+    assert channels([ahead]) == channels([behind]) == [5]
+    channels([ahead, behind])
+    assert shm.commit(0, 2) is Commit.DONE
+    assert channels([ahead, behind]) == [6, 6]
+
+
+def test_an_epoch_that_the_gate_cannot_hold_is_not_acknowledged(
+    shm: ShmFile, make_rank: MakeRank
+) -> None:
+    ranks = world(make_rank, 2)
+    channels(ranks)
+    offer_raw(shm, 1 << 24, table(5))
+    assert channels(ranks) == channels(ranks) == [0, 0]
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [0, 0]
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_an_epoch_that_is_over_is_not_acknowledged_again(
+    shm: ShmFile, make_rank: MakeRank, again: int
+) -> None:
+    """A coordinator that forgot what it did, and writes past the check of its own library."""
+    ranks = world(make_rank, 2)
+    put_in_force(shm, ranks, 1, table(5))
+    channels(ranks)
+    put_in_force(shm, ranks, 2, table(6))
+    channels(ranks)
+    offer_raw(shm, again, table(9))
+    assert channels(ranks) == [6, 6]
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [2, 2]
+    assert [r.in_force for r in shm.comm(0).ranks] == [2, 2]
+    shm.commit(0, again)
+    assert channels(ranks) == [6, 6]
+
+
+def test_a_fence_holds_for_the_contents_that_were_agreed(shm: ShmFile, make_rank: MakeRank) -> None:
+    """One node's stub is told other contents under the epoch in force: only the digest differs."""
+    ranks = world(make_rank, 2, n_nodes=2)
+    shm.set_scope(0, Scope.FENCED)
+    channels(ranks)
+    shm.announce(0, 1, table(5))
+    channels(ranks)
+    members = [shm.fence_member(0, rank) for rank in range(2)]
+    assert len({m.propose() for m in members}) == 1
+    for member in members:
+        member.settle(agreed=True)
+    assert channels(ranks) == [5, 5]
+    offer_raw(shm, 1, table(9))
+    assert channels(ranks) == [5, 5]
+    assert channels(ranks) == [5, 5]
 
 
 def test_simulated_groups_do_not_shift_the_schedule(shm: ShmFile, make_rank: MakeRank) -> None:
@@ -131,6 +207,7 @@ def test_an_abandoned_epoch_never_comes_back(shm: ShmFile, make_rank: MakeRank) 
     assert shm.commit(0, 1) is Commit.NOT_ANNOUNCED
     shm.announce(0, 2, table(6))
     channels(ranks)
+    shm.abandon(0, 1)  # a late message: it is not about what is on offer now
     assert shm.commit(0, 1) is Commit.NOT_ANNOUNCED
     assert shm.commit(0, 2) is Commit.DONE
     assert not shm.abandon(0, 2)
@@ -205,6 +282,37 @@ def test_nothing_is_decided_about_a_collective_not_seen_yet(
     assert shm.comm(0).usable(Collective.REDUCE) == frozenset()
 
 
+@pytest.mark.parametrize("announced", [7, 1 << 24, (1 << 32) + 1, (1 << 64) - 1])
+def test_an_offer_of_another_epoch_than_its_table_is_not_taken(
+    shm: ShmFile, make_rank: MakeRank, announced: int
+) -> None:
+    """Half a message: the announcement is there, the table that belongs to it is not."""
+    ranks = world(make_rank, 2)
+    shm.announce(0, 1, table(5))
+    shm.raw["comms"][0][0]["announced"] = announced
+    assert channels(ranks) == [0, 0]
+    assert channels(ranks) == [0, 0]
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [0, 0]
+    assert shm.commit(0, announced & 0xFFFFFFFF) is not Commit.DONE
+    shm.announce(0, 2, table(6))
+    channels(ranks)
+    assert shm.commit(0, 2) is Commit.DONE
+    assert channels(ranks) == [6, 6]
+
+
+def test_a_rank_without_a_trusted_clock_acknowledges_nothing(
+    shm: ShmFile, make_rank: MakeRank
+) -> None:
+    """Profiler ABI v4 cannot tell replays of graphs from launches."""
+    ranks = [make_rank(3, 2, 0), make_rank(3, 2, 1, profiler=4)]
+    channels(ranks)
+    shm.announce(0, 1, table(5))
+    assert channels(ranks) == [0, 0]
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [1, 0]
+    assert shm.commit(0, 1) is Commit.NOT_ACKNOWLEDGED
+    assert channels(ranks) == [0, 0]
+
+
 def test_a_table_changed_after_it_was_acknowledged(shm: ShmFile, make_rank: MakeRank) -> None:
     ranks = world(make_rank, 2)
     shm.announce(0, 1, table(5))
@@ -212,6 +320,21 @@ def test_a_table_changed_after_it_was_acknowledged(shm: ShmFile, make_rank: Make
     shm.raw["comms"]["bank"]["entries"]["n_channels"][0, 0] = 9  # a writer gone wild
     assert shm.commit(0, 1) is Commit.DONE
     assert channels(ranks) == [5, 5]  # the checked copies
+
+
+def test_other_contents_under_an_epoch_that_was_acknowledged(
+    shm: ShmFile, make_rank: MakeRank
+) -> None:
+    """Between acknowledgement and commit: no rank may exchange the one for the other."""
+    ranks = world(make_rank, 2)
+    shm.announce(0, 1, table(5))
+    channels(ranks)
+    digests = [r.ack_digest for r in shm.comm(0).ranks]
+    offer_raw(shm, 1, table(9))
+    channels(ranks)
+    assert [r.ack_digest for r in shm.comm(0).ranks] == digests
+    assert shm.commit(0, 1) is Commit.NOT_ACKNOWLEDGED
+    assert channels(ranks) == [0, 0]
 
 
 def test_a_table_that_is_garbage_is_never_acknowledged(
@@ -245,6 +368,23 @@ def test_captured_graphs_freeze_the_agreement(shm: ShmFile, make_rank: MakeRank)
     ranks[1].api_call(captured=True)
     assert shm.commit(0, 2) is Commit.FROZEN
     assert channels(ranks) == [5, 5]
+    shm.announce(0, 3, table(7))
+    assert channels(ranks) == [5, 5]
+    assert [r.ack_epoch for r in shm.comm(0).ranks] == [2, 2]  # all of the process
+
+
+def test_a_block_that_is_used_again_has_another_version(shm: ShmFile, make_rank: MakeRank) -> None:
+    """A reader that looks twice must not take the old communicator's table for the new one's."""
+    seen = set()
+    for epoch in range(1, 4):
+        ranks = world(make_rank, 2)
+        put_in_force(shm, ranks, epoch, table(5)) if epoch == 1 else channels(ranks)
+        version = int(shm.raw["comms"][0][0]["bank"]["version"])
+        assert version % 2 == 0
+        assert version not in seen
+        seen.add(version)
+        for rank in ranks:
+            rank.finalize()
 
 
 def test_a_rank_that_left_ends_the_communicator(shm: ShmFile, make_rank: MakeRank) -> None:
@@ -354,6 +494,64 @@ def test_fences_switch_where_the_program_says(shm: ShmFile, make_rank: MakeRank)
     assert channels(ranks) == [5, 5]
     with pytest.raises(ShmError, match="first epoch"):
         shm.set_scope(0, Scope.NODE)
+
+
+def fenced_world(shm: ShmFile, make_rank: MakeRank) -> tuple[list[Rank], list[FenceMember]]:
+    """Two ranks that hold epoch 1, not in force yet."""
+    ranks = world(make_rank, 2, n_nodes=2)
+    shm.set_scope(0, Scope.FENCED)
+    channels(ranks)
+    shm.announce(0, 1, table(5))
+    channels(ranks)
+    return ranks, [shm.fence_member(0, rank) for rank in range(2)]
+
+
+def fence(members: list[FenceMember]) -> bool:
+    """What the application does between two collectives."""
+    agreed = len({member.propose() for member in members}) == 1
+    for member in members:
+        member.settle(agreed)
+    return agreed
+
+
+@pytest.mark.parametrize("how", ["refused", "half written"])
+def test_a_fence_does_not_count_a_table_that_a_rank_has_let_go(
+    shm: ShmFile, make_rank: MakeRank, how: str
+) -> None:
+    """One rank looked at the next offer already and could not take it; the other one did not."""
+    ranks, members = fenced_world(shm, make_rank)
+    bad = table(6)
+    if how == "refused":
+        bad.set(Collective.BROADCAST, range(64), Decision(Algo.RING, Proto.LL, 4))  # never seen
+    shm.announce(0, 2, bad)
+    if how == "half written":
+        shm.raw["comms"]["bank"]["version"][0, 0] += 1
+    ranks[0].get_coll_info(AR)
+    fence(members)
+    assert len(set(channels(ranks))) == 1
+    assert len(set(channels(ranks))) == 1
+
+
+def test_two_fences_in_a_row_switch_at_the_first(shm: ShmFile, make_rank: MakeRank) -> None:
+    ranks, members = fenced_world(shm, make_rank)
+    assert fence(members)
+    proposals = {member.propose() for member in members}
+    assert channels(ranks) == [5, 5]  # the second one's exchange runs under the first one's outcome
+    assert len(proposals) == 1
+    for member in members:
+        member.settle(agreed=False)
+    assert channels(ranks) == [5, 5]
+
+
+def test_a_static_table_stays_until_the_first_fence(shm: ShmFile, make_rank: MakeRank) -> None:
+    shm.write_static(table(3))
+    ranks = world(make_rank, 2, n_nodes=2)
+    shm.set_scope(0, Scope.FENCED)
+    assert channels(ranks) == channels(ranks) == [3, 3]
+    shm.announce(0, 1, table(5))
+    assert channels(ranks) == channels(ranks) == [3, 3]
+    assert fence([shm.fence_member(0, rank) for rank in range(2)])
+    assert channels(ranks) == channels(ranks) == [5, 5]
 
 
 def test_fences_with_a_rank_that_knows_less(shm: ShmFile, make_rank: MakeRank) -> None:

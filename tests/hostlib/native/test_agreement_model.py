@@ -56,7 +56,7 @@ def test_no_two_ranks_differ_after_a_fence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [("BUG_NO_ACKS",), ("BUG_FIRST_LOW",), ("BUG_RAW_CALLS",), ("CAPTURE", "BUG_NO_FREEZE"),
-     ("FENCED", "BUG_NO_HOLD"), ("FENCED", "BUG_EPOCH_ONLY")],
+     ("FENCED", "BUG_NO_HOLD"), ("FENCED", "BUG_EPOCH_ONLY"), ("FENCED", "BUG_STALE_ACK")],
     ids=" ".join,
 )  # fmt: skip
 def test_a_planted_bug_is_found(tmp_path: Path, options: tuple[str, ...]) -> None:

@@ -190,4 +190,4 @@ def test_ranks_agree_whatever_the_order(
     run_state_machine_as_test(
         Agreement, settings=settings(stateful_step_count=steps, max_examples=30)
     )
-    assert Agreement.switches > 20  # else nothing was tried
+    assert Agreement.switches > 5  # else nothing was tried; how many there are is chance

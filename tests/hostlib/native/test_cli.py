@@ -103,3 +103,11 @@ def test_build_prints_the_plugins_path(built: Built) -> None:
     shown = run(app, ["build"])
     assert shown.exit_code == 0
     assert Path(shown.output.strip()).is_file()
+
+
+def test_words_between_colons_are_printed_as_they_are(tmp_path: Path) -> None:
+    table = tmp_path / "passwd"
+    table.write_text("root:x:0\n")
+    shown = run(app, ["check-table", str(table)])
+    assert shown.exit_code == 2
+    assert "column 'root:x:0'" in shown.stderr

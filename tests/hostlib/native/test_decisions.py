@@ -5,11 +5,12 @@ from __future__ import annotations
 import locale
 import math
 from collections.abc import Callable
+from ctypes import CFUNCTYPE, byref, c_int, c_size_t, c_uint64, c_void_p, cast
 from typing import Any
 
 import pytest
 
-from ringstep.hostlib.native.caller import IGNORE, Costs, Rank
+from ringstep.hostlib.native.caller import IGNORE, Costs, Plugin, Rank
 from ringstep.hostlib.shm import Decision, DecisionTable, Reason, ShmFile
 from ringstep.hostlib.shm_layout import Algo, Collective, Proto
 
@@ -214,6 +215,38 @@ def test_null_everywhere_nccl_may_pass_it(
     if rank._chunk:
         assert rank._chunk(None, AR, 1, 0, 0, 1, None) == 0
         assert rank._chunk(rank.context, AR, 1, 1, 0, 1, None) == 0
+
+
+@TUNERS
+def test_init_takes_null_for_whatever_is_optional(
+    shm: ShmFile, plugin: Plugin, monkeypatch: pytest.MonkeyPatch, tuner: int
+) -> None:
+    """No log function, no NVLink domains, no constants."""
+    digest = decide(shm, Algo.RING, Proto.LL, n_channels=2)
+    monkeypatch.setenv("RINGSTEP_STATIC_DIGEST", f"{digest:x}")
+    struct = plugin.tuner(tuner)
+    context = c_void_p()
+    if tuner >= 5:
+        init = CFUNCTYPE(
+            c_int, c_void_p, c_uint64, c_size_t, c_size_t, c_void_p, c_void_p, c_void_p
+        )
+        assert init(struct.init)(byref(context), 1, 1, 1, None, None, None) == 0
+    else:
+        init = CFUNCTYPE(c_int, c_size_t, c_size_t, c_void_p, c_void_p)
+        assert init(struct.init)(1, 1, None, byref(context)) == 0
+    costs = Costs()
+    channels = c_int(0)
+    head = (context, int(AR), 1 << 20, 1, cast(costs.block, c_void_p), 7, 3)
+    types = [c_void_p, c_int, c_size_t, c_int, c_void_p, c_int, c_int]
+    if tuner == 3:
+        ask = CFUNCTYPE(c_int, *types, c_void_p)(struct.get_coll_info)
+        assert ask(*head, byref(channels)) == 0
+    else:
+        ask = CFUNCTYPE(c_int, *types, c_int, c_void_p)(struct.get_coll_info)
+        assert ask(*head, 0, byref(channels)) == 0
+    assert (costs.chosen(), channels.value) == ((Algo.RING, Proto.LL), 2)
+    assert CFUNCTYPE(c_int, c_void_p)(struct.finalize)(context) == 0
+    assert CFUNCTYPE(c_int, c_void_p)(struct.finalize)(None) == 0
 
 
 def test_contexts_are_valid_until_finalize_and_harmless_after(

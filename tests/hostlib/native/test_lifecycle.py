@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -180,6 +181,32 @@ while True:
             rank.collective()
         assert shm.commit(0, epoch) is Commit.DONE
         assert [rank.collective()[1] for rank in ranks] == [6, 6]
+
+
+def test_getcollinfo_does_not_wait_for_a_communicator_that_is_being_made(
+    shm: ShmFile, make_rank: MakeRank
+) -> None:
+    """Whoever holds the file's lock delays init alone, and that for a bounded time."""
+    table = DecisionTable()
+    table.set(AR, range(64), Decision(Algo.RING, Proto.LL, 2))
+    shm.write_static(table)
+    running_one = make_rank(1, 1, 0)
+    running_one.collective()
+    for _ in range(20):
+        made: list[Rank] = []
+        with shm.path.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            thread = threading.Thread(target=lambda made=made: made.append(make_rank(2, 1, 0)))
+            thread.start()
+            answers = [running_one.collective()[1] for _ in range(100)]
+            was_waiting = thread.is_alive()
+            thread.join()  # gives up by itself: the lock is still held
+        assert answers == [2] * 100
+        assert made[0].collective()[1] == 0  # without a place: bypass
+        made[0].finalize()
+        if was_waiting:
+            return
+    pytest.fail("init never waited for the lock")
 
 
 def test_many_communicators_from_many_threads(shm: ShmFile, plugin: Plugin) -> None:

@@ -19,6 +19,7 @@ from ringstep.hostlib.shm import (
     Reason,
     ShmError,
     ShmFile,
+    alive,
     default_path,
 )
 from ringstep.hostlib.shm_layout import Algo, Collective, Proto
@@ -191,6 +192,14 @@ def test_token_names_the_run(
         assert applied(make_rank(2, 1, 0))
 
 
+def test_a_file_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "job.shm"
+    path.mkdir()
+    with pytest.raises(OSError, match=r"job\.shm"):
+        ShmFile.create(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_one_owner_at_a_time(shm_dir: Path) -> None:
     path = default_path()
     with filled(path):
@@ -253,3 +262,32 @@ def test_init_succeeds_whatever_the_environment_says(
                         ("RINGSTEP_PROFILE", ""), ("RINGSTEP_MAX_CHANNELS", "-7")):  # fmt: skip
         monkeypatch.setenv(name, value)
         assert not applied(make_rank(1, 1, 0))
+
+
+def test_a_process_is_told_from_another_that_has_its_number() -> None:
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    assert alive(os.getpid())
+    assert alive(os.getpid(), start)
+    assert not alive(os.getpid(), start + 1)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert not alive(ended.pid)
+    assert not alive(0)
+    assert not alive((1 << 32) - 1)
+
+
+def test_looking_at_what_is_no_file_with_storage_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.shm")
+    with pytest.raises(ShmError, match="bytes, layout"):
+        ShmFile.open(tmp_path / "pipe.shm")
+    with filled(tmp_path / "whole.shm"):
+        pass
+    with (tmp_path / "holes.shm").open("wb") as holes:
+        holes.write((tmp_path / "whole.shm").read_bytes()[:4096])
+        holes.truncate(lay.FILE.itemsize)
+    with pytest.raises(ShmError, match="it has holes"):
+        ShmFile.open(tmp_path / "holes.shm")
+    (tmp_path / "link.shm").symlink_to(tmp_path / "whole.shm")
+    with pytest.raises(ShmError):
+        ShmFile.open(tmp_path / "link.shm", writable=True)
+    ShmFile.open(tmp_path / "link.shm").close()
