@@ -94,7 +94,7 @@ def main() -> None:
         parser.error(str(error))
     rows = []
     cases = list(settings(params))
-    for name, value, setting in track(cases, "sweeping", console=Console(stderr=True)):
+    for name, value, setting in track(cases, "sweeping", console=Console(emoji=False, stderr=True)):
         for row in measure(params, setting):
             rows.append({"parameter": name, "value": value, **row})
     if args.json:
@@ -116,7 +116,7 @@ def main() -> None:
             ),
             f"{row['marks']:.0f}",
         )
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,13 @@ _GROUPS: Final = (
 
 _COMMANDS: Final = (
     ("demo", "ringstep.lab.cli"),
+    ("run", "ringstep.cli.run"),
     ("top", "ringstep.controller.top"),
 )
-"""Name of a command, which is the function's too, and its module."""
+"""Name of a command, which is the function's too, and its module.
+
+``CONTEXT_SETTINGS`` of the module, where there are any, are click's for the command.
+"""
 
 INTERRUPTED: Final = 130
 """Exit status after ctrl-C, as shells expect it (128 + SIGINT)."""
@@ -64,7 +68,9 @@ def compose(only: str | None = None) -> typer.Typer:
             app.add_typer(getattr(import_module(module), attribute), name=name)
     for name, module in _COMMANDS:
         if only in {None, name}:
-            app.command(name)(getattr(import_module(module), name))
+            found = import_module(module)
+            options = getattr(found, "CONTEXT_SETTINGS", None)
+            app.command(name, context_settings=options)(getattr(found, name))
     if only in {None, "sim"}:
         _add_simulator()
     return app
@@ -103,6 +109,8 @@ def main() -> None:
     # gRPC's own log lines say again, less clearly, what every command says itself.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     signal.signal(signal.SIGTERM, _as_interrupt)
+    if sys.argv[1:2] == ["run"]:
+        import_module("ringstep.cli.launcher.early").start(sys.argv[2:])
     try:
         compose(_named(sys.argv[1:]))()
     except KeyboardInterrupt:

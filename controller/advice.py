@@ -273,7 +273,7 @@ def as_dict(found: Recommendation, fabric: FabricFacts, job: JobFacts) -> dict[s
 
 
 def _show(found: Recommendation, fabric: FabricFacts, job: JobFacts) -> None:
-    console = Console(soft_wrap=True)
+    console = Console(emoji=False, soft_wrap=True)
     console.print(
         f"{format_rate(fabric.rate_bps)}, RTT {fabric.rtt_ns / 1000:g} µs, "
         f"{fabric.oversubscription:g}:1, ring of {job.ring}, "

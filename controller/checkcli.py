@@ -49,7 +49,7 @@ def controller_check(
             print(json.dumps({"ok": False, "error": error.problems, "findings": []}, indent=2))
         print("\n".join(f"error: {line}" for line in error.problems), file=sys.stderr)
         raise typer.Exit(BAD_INPUT) from None
-    console = Console(stderr=True)
+    console = Console(emoji=False, stderr=True)
     with console.status("looking") if console.is_terminal else nullcontext() as status:
 
         def progress(done: int, total: int) -> None:
@@ -68,7 +68,7 @@ def controller_check(
 
 
 def _show(findings: list[Finding], problems: int) -> None:
-    console = Console()
+    console = Console(emoji=False)
     for finding in findings:
         mark, colour = _MARKS[finding.verdict.value]
         line = Text.assemble((mark, colour), f" {finding.part}: {finding.text}")

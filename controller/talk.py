@@ -74,7 +74,7 @@ def show(as_json: bool, data: object, *shown: RenderableType) -> None:
     if as_json:
         print(json.dumps(data, indent=2))
         return
-    console = Console()
+    console = Console(emoji=False)
     for item in shown:
         # A reason is one line, however long: terminals wrap it, and scripts find it.
         console.print(item, soft_wrap=isinstance(item, Text))

@@ -188,7 +188,7 @@ async def _plain(client: ControllerClient, view: _View, *, once: bool, as_json: 
     """Print tables or JSON lines, one per interval, or one in all."""
     news = asyncio.Event()
     task = asyncio.create_task(_follow(client, view, news))
-    console = Console()
+    console = Console(emoji=False)
     with _cancelled_at_the_end(task):
         while True:
             await _until_read(view, task, news, once=once)
@@ -236,7 +236,7 @@ def _reading(view: _View) -> dict[str, object]:
 
 async def _live(client: ControllerClient, view: _View) -> None:
     """Fill the screen until a key or an error ends it."""
-    console = Console()
+    console = Console(emoji=False)
     news = asyncio.Event()
     task = asyncio.create_task(_follow(client, view, news))
     with (

@@ -102,7 +102,7 @@ def demo(
     from ringstep.lab.results import Run, table, write_json
     from ringstep.lab.twoflow import FlowFailed
 
-    console = Console(stderr=as_json)
+    console = Console(emoji=False, stderr=as_json)
     try:
         params = DemoParams(
             delays_ms=_delays(delays),
@@ -143,7 +143,7 @@ def demo(
         except (ChildFailed, FlowFailed) as error:
             progress.stop()
             said = escape(str(error))
-            Console(stderr=True).print(f"[red]demo failed:[/] {said}", highlight=False)
+            Console(emoji=False, stderr=True).print(f"[red]demo failed:[/] {said}", highlight=False)
             raise typer.Exit(1) from None
 
     if any(experiment.complete(delay) for delay in params.delays_ms):
@@ -156,7 +156,7 @@ def demo(
             console.print(_explanation(params.period_ms, experiment.alone_ms))
             console.print(f"written: {out / 'result.json'}{drawn}")
         if experiment.alone_ms > BUSY_FACTOR * params.flow_ms:
-            Console(stderr=True).print(
+            Console(emoji=False, stderr=True).print(
                 f"[yellow]This machine was busy:[/] a flow alone took {experiment.alone_ms:.0f} ms "
                 f"instead of {params.flow_ms:.0f}, so the wires did not keep their pace and the "
                 "numbers mean little. Try again, or --wire memory, which no load can disturb."

@@ -209,7 +209,7 @@ def up(
     )  # fmt: skip
     if ready_file is not None and not ready_file.parent.is_dir():
         raise typer.BadParameter(f"--ready-file: there is no folder {str(ready_file.parent)!r}")
-    console = Console(stderr=as_json)
+    console = Console(emoji=False, stderr=as_json)
     is_up = False
     try:
         with _failures_told(), _brought_up(fabric, scheduling, console) as lab:
@@ -332,7 +332,7 @@ def status(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(where.to_json(), indent=2))
     else:
-        Console().print(_parts_table(where))
+        Console(emoji=False).print(_parts_table(where))
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -449,7 +449,7 @@ def run(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise typer.BadParameter(f"--out {out}: {error.strerror}") from None
-    console = Console(stderr=as_json)
+    console = Console(emoji=False, stderr=as_json)
     with _failures_told():
         experiment = _experiment(fabric, params, scheduling, console)
     _report(experiment, out, as_json, console)
@@ -566,14 +566,14 @@ def _report(experiment: RingExperiment, out: Path, as_json: bool, console: Conso
         console.print(f"written: {out / 'result.json'}{drawn}", highlight=False)
     astray = sum(run.ways_confirmed is False for run in experiment.runs)
     if astray:
-        Console(stderr=True).print(
+        Console(emoji=False, stderr=True).print(
             f"[yellow]Ways not confirmed[/] in {astray} runs: switches or ports counted something "
             "else than the pinned and hashed paths say.",
             highlight=False,
         )
     lost = [run for run in experiment.runs if not run.pace.kept]
     if lost:
-        Console(stderr=True).print(
+        Console(emoji=False, stderr=True).print(
             f"[yellow]This machine lost pace[/] in {len(lost)} of {len(experiment.runs)} runs "
             f"(load {max(run.pace.load for run in lost):.1f}): wires were slower than they should "
             "be, so these runs say more about the machine than about the fabric.",

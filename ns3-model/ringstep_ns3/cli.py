@@ -446,7 +446,7 @@ def _milliseconds(time_ns: float | None) -> str:
 
 def _show(results: Results, folder: Path) -> None:
     summary = results.summary
-    console = Console(soft_wrap=True)
+    console = Console(emoji=False, soft_wrap=True)
     model = summary["model"]
     console.print(
         f"[bold]{summary['scenario']}[/bold], seed {summary['seed']}: cc {model['cc']}, window "
@@ -523,7 +523,7 @@ def _show_loop(console: Console, name: str, loop: dict[str, Any]) -> None:
 
 
 def _show_sweep(summary: dict[str, Any] | Any, folder: Path) -> None:
-    console = Console()
+    console = Console(emoji=False)
     axes = [axis["name"] for axis in summary["axes"]]
     table = Table(*axes, "runs", "CCT min ms", "median", "max", "JCT median ms")
     for point in summary["points"]:
@@ -547,7 +547,7 @@ def _show_sweep(summary: dict[str, Any] | Any, folder: Path) -> None:
 
 def _show_report(report: Report, folder: Path) -> None:
     """The table of a figure; without columns that say nothing."""
-    console = Console()
+    console = Console(emoji=False)
     console.print(
         f"[bold]{report.figure.heading}[/bold]: {report.figure.title}; scale {report.scale}, "
         f"{report.seeds} seeds, {report.done} of {report.runs} runs"
@@ -575,7 +575,9 @@ def _show_files(report: Report, folder: Path, console: Console) -> None:
 
 
 def _show_study(report: StudyReport, folder: Path) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    console = (
+        Console(emoji=False) if sys.stdout.isatty() else Console(emoji=False, width=_PIPE_WIDTH)
+    )
     console.print(f"[bold]{report.study.heading}[/bold]: {report.study.title}")
     console.print(report.about(), markup=False, soft_wrap=True)
     rows = report.table_cells()
@@ -612,7 +614,7 @@ def _show_studies(studies: Sequence[dict[str, Any]], as_json: bool) -> None:
             str(each["runs"]),
             ", ".join(each["scales"]),
         )
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 class _Reporter:
@@ -631,7 +633,7 @@ class _Reporter:
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=Console(emoji=False, stderr=True),
                 transient=True,
             )
             self._task = self._bar.add_task(title, total=1.0)

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 from typer.testing import CliRunner, Result
 
 from ringstep.controller.cli import app
 from ringstep.controller.render import job_notes, job_table, switch_notes, switch_table
-from ringstep.controller.talk import waiting
+from ringstep.controller.talk import show, waiting
 from ringstep.controller.v1 import jobs_pb2, switches_pb2
 
 _START_S = 60.0
@@ -337,6 +338,16 @@ def test_brackets_in_a_reason_are_shown_as_they_are() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"s1: {reason}\n" in shown
     assert f"job a: {reason}\n" in shown
+
+
+def test_addresses_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """``:cd:`` and ``:ab:`` are names of emojis."""
+    table = Table("MAC", "IP")
+    table.add_row("02:00:00:cd:ab:01", "fd00:ab:cd::1")
+    show(False, {}, table)
+    shown = capsys.readouterr().out
+    assert "02:00:00:cd:ab:01" in shown
+    assert "fd00:ab:cd::1" in shown
 
 
 @pytest.mark.parametrize(

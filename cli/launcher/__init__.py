@@ -1,0 +1,1 @@
+"""What ``ringstep run`` is made of: a training command with the fabric and the tuner around it."""
