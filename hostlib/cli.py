@@ -17,6 +17,8 @@ from ringstep.hostlib import shm_layout as lay
 from ringstep.hostlib.bridge.command import bridge
 from ringstep.hostlib.cli_options import JobOption, JsonOption, fail
 from ringstep.hostlib.coordinator.cli import register as add_coordinator
+from ringstep.hostlib.evaluate.cli import evaluate_command
+from ringstep.hostlib.learn.cli import app as train_app
 from ringstep.hostlib.native.build import BuildError, build
 from ringstep.hostlib.shm import (
     CommView,
@@ -30,12 +32,16 @@ from ringstep.hostlib.shm import (
 )
 from ringstep.hostlib.shm_layout import Clock, Collective, CommState, Once, RecordFlag, Scope
 from ringstep.hostlib.tagger import probe_nic
+from ringstep.hostlib.traces.cli import app as traces_app
 
 app = typer.Typer(help="Decide for the NCCL plugin, and look at it.", no_args_is_help=True)
 add_coordinator(app)
 
 app.command("bridge")(bridge)
 app.command("probe-nic")(probe_nic)
+app.add_typer(train_app, name="train")
+app.add_typer(traces_app, name="traces")
+app.command("evaluate", no_args_is_help=True)(evaluate_command)
 
 _Shm = Annotated[
     Path | None,

@@ -318,6 +318,16 @@ class ClosedLoop:
         return self._in_force
 
     @property
+    def proven(self) -> bool:
+        """Whether the arm in force is the safe one, or was shown to be better than that."""
+        return self._proven
+
+    @property
+    def rival(self) -> str | None:
+        """Name of the arm that is being tried against the one in force, or None."""
+        return self._rival
+
+    @property
     def account(self) -> float:
         """What may still be lost, in safe epochs; below 0: overdrawn."""
         return self._account - self.params.worst * len(self._unbooked)

@@ -1,0 +1,1 @@
+"""Runs policies against networks and says what they gained, with intervals and paired tests."""

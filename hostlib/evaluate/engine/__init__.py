@@ -1,0 +1,1 @@
+"""The CPU collective engine on real TCP links: network namespaces, limited rates, rival flows."""

@@ -1,0 +1,1 @@
+"""Training of the detector and the selector. Needs PyTorch: ``ringstep[train]``."""

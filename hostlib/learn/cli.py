@@ -1,0 +1,177 @@
+"""``ringstep tuner train``: detector and selector, from traces to weights."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ringstep.hostlib.cli_options import fail
+from ringstep.hostlib.dynamic.weights import WeightsError, load
+from ringstep.hostlib.traces.format import TraceError, Traces
+from ringstep.hostlib.traces.format import load as load_traces
+
+if TYPE_CHECKING:
+    from ringstep.hostlib.learn.detector import Trained
+
+app = typer.Typer(
+    help="Train the detector, then the selector on top of it (needs PyTorch).",
+    no_args_is_help=True,
+)
+
+STOPPED = 130
+
+_Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Traces (.npz) with labels.")]
+_Out = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder for weights, checkpoint and card.")
+]
+_Seed = Annotated[int, typer.Option(help="Of everything that is drawn.", min=0)]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.")]
+_Adapt = Annotated[
+    Path | None,
+    typer.Option(
+        "--adapt", metavar="FILE", help="Begin with these weights; move the last layers only."
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print figures as JSON.")]
+
+
+def _need_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        fail("training needs PyTorch: pip install 'ringstep[train]'")
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Any]:
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True,
+    ) as bar:  # fmt: skip
+        tasks: dict[str, Any] = {}
+
+        def step(what: str, done: int, of: int, note: str) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of, note=note)
+            bar.update(tasks[what], completed=done, total=of, note=note)
+
+        yield step
+
+
+@contextlib.contextmanager
+def _errors(out: Path) -> Iterator[None]:
+    from ringstep.hostlib.learn.checkpoint import CheckpointError
+
+    try:
+        yield
+    except (TraceError, WeightsError, CheckpointError, ValueError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename or out}: {error.strerror}")
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; go on with --resume --out {out}", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def _finish(
+    name: str, out: Path, trained: Trained, traces: Traces, params: Any, as_json: bool
+) -> None:
+    """Write the model card and print what came out."""
+    card = {
+        "network": name,
+        "weights": str(out / f"{name}.safetensors"),
+        "bytes": (out / f"{name}.safetensors").stat().st_size,
+        "data": {"digest": traces.digest, "calls": len(traces), "header": dict(traces.header)},
+        "parameters": asdict(params),
+        "metrics": trained.metrics,
+    }
+    (out / f"{name}.json").write_text(json.dumps(card, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(card))
+        return
+    console = Console(highlight=False)
+    console.print(f"{card['weights']}  {card['bytes']} bytes")
+    for key, value in trained.metrics.items():
+        if isinstance(value, (int, float)):
+            console.print(f"  {key:18} {value:.4g}")
+
+
+@app.command("detector", no_args_is_help=True)
+def detector(
+    data: _Data,
+    out: _Out,
+    seed: _Seed = 0,
+    epochs: Annotated[int, typer.Option(help="At most.", min=1)] = 12,
+    target: Annotated[
+        str,
+        typer.Option(help="contended: is this call slowed down (rule sequence); sustained: will it "
+                          "last, the paper's labels (rules wald, paper)."),
+    ] = "sustained",
+    adapt: _Adapt = None,
+    resume: _Resume = False,
+    as_json: _Json = False,
+) -> None:  # fmt: skip
+    """Train the detector.
+
+    Example: ringstep tuner train detector --data traces.npz --out weights --seed 1
+    """
+    _need_torch()
+    from ringstep.hostlib.learn.data import TARGETS
+    from ringstep.hostlib.learn.detector import DetectorParams, train_detector
+
+    chosen = next((t for t in TARGETS if t == target), None)
+    if chosen is None:
+        fail(f"--target {target}: {' or '.join(TARGETS)}")
+    params = DetectorParams(target=chosen, seed=seed, epochs=epochs)
+    with _errors(out), _bar() as bar:
+        traces = load_traces(data)
+        start = None if adapt is None else load(adapt, "detector")
+        trained = train_detector(traces, out, params, resume, bar, start)
+        _finish("detector", out, trained, traces, params, as_json)
+
+
+@app.command("selector", no_args_is_help=True)
+def selector(
+    data: _Data,
+    out: _Out,
+    detector_weights: Annotated[
+        Path | None,
+        typer.Option("--detector", metavar="FILE",
+                     help="The detector's weights, by default detector.safetensors in --out."),
+    ] = None,
+    seed: _Seed = 0,
+    epochs: Annotated[int, typer.Option(help="At most.", min=1)] = 40,
+    reward: Annotated[str, typer.Option(help="paper: equation 3; log: of its ratio.")] = "log",
+    adapt: _Adapt = None,
+    resume: _Resume = False,
+    as_json: _Json = False,
+) -> None:  # fmt: skip
+    """Train the selector; generated traces, and those with a sweep, tell it of all actions.
+
+    Example: ringstep tuner train selector --data traces.npz --out weights --seed 1
+    """
+    _need_torch()
+    from ringstep.hostlib.evaluate.record import oracle_of
+    from ringstep.hostlib.learn.selector import REWARDS, SelectorParams, train_selector
+
+    chosen = next((r for r in REWARDS if r == reward), None)
+    if chosen is None:
+        fail(f"--reward {reward}: {' or '.join(REWARDS)}")
+    params = SelectorParams(seed=seed, epochs=epochs, reward=chosen)
+    with _errors(out), _bar() as bar:
+        weights = load(detector_weights or out / "detector.safetensors", "detector")
+        traces = load_traces(data)
+        start = None if adapt is None else load(adapt, "selector")
+        trained = train_selector(
+            traces, weights, out, oracle_of(traces), params, resume, bar, start
+        )
+        _finish("selector", out, trained, traces, params, as_json)

@@ -1,0 +1,128 @@
+import numpy as np
+import pytest
+
+from ringstep.hostlib.dynamic.actions import Config
+from ringstep.hostlib.dynamic.safety import Guard, SafetyParams, Verdict
+from ringstep.hostlib.shm_layout import Algo, Proto
+
+BETTER = Config(Algo.RING, Proto.SIMPLE, 8)
+OTHER = Config(Algo.TREE, Proto.SIMPLE, 4)
+
+
+def drive(
+    guard: Guard, times: dict[Config | None, float], calls: int, seed: int = 0, noise: float = 0.03
+) -> tuple[list[Config | None], float]:
+    """Run calls as the guard wants them; return them and what they took."""
+    rng = np.random.default_rng(seed)
+    ran, took = [], 0.0
+    for _ in range(calls):
+        config = guard.config()
+        latency = times[config] * float(np.exp(rng.normal(0, noise)))
+        guard.observe(config, latency)
+        ran.append(config)
+        took += latency
+    return ran, took
+
+
+def warmed(guard: Guard, latency: float = 100.0) -> Guard:
+    for _ in range(8):
+        guard.observe(None, latency)
+    return guard
+
+
+def test_without_a_trial_nccl_decides() -> None:
+    guard = Guard()
+    assert guard.config() is None
+    assert drive(guard, {None: 100.0}, 50)[0] == [None] * 50
+
+
+def test_a_trial_begins_with_the_proposal() -> None:
+    guard = warmed(Guard())
+    assert guard.begin([BETTER])
+    assert guard.config() == BETTER
+
+
+def test_what_is_better_is_kept_with_few_calls_of_the_other() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    ran, _ = drive(guard, {None: 100.0, BETTER: 60.0}, 300)
+    assert guard.in_force == BETTER
+    assert guard.proven
+    assert ran[:40].count(BETTER) >= 20
+    assert ran[100:].count(None) <= 30
+
+
+@pytest.mark.parametrize("worse", [100.0, 105.0, 130.0, 190.0, 1000.0])
+def test_what_is_not_better_is_rolled_back(worse: float) -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    drive(guard, {None: 100.0, BETTER: worse}, 300)
+    assert not guard.open
+    assert guard.rollbacks == 1
+    assert guard.config() is None
+
+
+@pytest.mark.parametrize("worse", [110.0, 150.0, 195.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_trial_after_trial_never_costs_more_than_the_budget(worse: float, seed: int) -> None:
+    params = SafetyParams()
+    guard = warmed(Guard(params, seed))
+    took, calls = 0.0, 0
+    for _ in range(60):
+        guard.begin([BETTER])
+        took += drive(guard, {None: 100.0, BETTER: worse}, 50, seed + calls, noise=0.0)[1]
+        calls += 50
+    allowed = params.budget * max(calls, params.startup) + (worse / 100.0 - 1)
+    assert took / 100.0 - calls <= allowed
+
+
+def test_a_trial_that_the_account_cannot_pay_does_not_begin() -> None:
+    guard = warmed(Guard())
+    while guard.can_open():
+        guard.begin([BETTER])
+        drive(guard, {None: 100.0, BETTER: 190.0}, 60)
+        if guard.trials > 20:
+            break
+    assert guard.trials <= 5
+    assert not guard.begin([BETTER])
+
+
+def test_the_second_proposal_has_its_turn() -> None:
+    guard = warmed(Guard(SafetyParams(startup=400)))
+    guard.begin([OTHER, BETTER])
+    drive(guard, {None: 100.0, OTHER: 85.0, BETTER: 60.0}, 400)
+    assert guard.in_force == BETTER
+
+
+def test_what_stops_being_better_is_rolled_back() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    drive(guard, {None: 100.0, BETTER: 60.0}, 100)
+    assert guard.in_force == BETTER
+    drive(guard, {None: 50.0, BETTER: 60.0}, 400)
+    assert guard.in_force is None
+
+
+def test_a_jump_of_what_is_in_force_asks_nccls_choice_again() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    drive(guard, {None: 100.0, BETTER: 60.0}, 100)
+    ran, _ = drive(guard, {None: 45.0, BETTER: 40.0}, 12)
+    assert ran.count(None) >= 4
+
+
+def test_a_verdict_is_told() -> None:
+    guard = warmed(Guard())
+    assert guard.observe(None, 100.0) is None
+    guard.begin([BETTER])
+    verdicts = []
+    for _ in range(60):
+        config = guard.config()
+        verdicts.append(guard.observe(config, 60.0 if config else 100.0))
+    assert verdicts[0] is Verdict.OPEN
+    assert verdicts[-1] is Verdict.KEPT
+
+
+def test_parameters_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="account"):
+        Guard(SafetyParams(budget=0.001))
