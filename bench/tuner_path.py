@@ -8,6 +8,12 @@ one record into the ring, sixteen measured at a time. `quiet_*` is the same with
 that a busy machine is told from a slow plugin. `system_calls` is proven, not counted: under a
 filter that kills at any call, 1,000 calls survive (null where the kernel has no such filter).
 `switches` counts the epochs that the measured rank took over meanwhile.
+
+`apply_all_ranks_ms`: from the coordinator's decision until all of 64 ranks on its node apply it
+(apply_time.py, which says more). `clean_overhead_pct`: what plugin, coordinator and telemetry cost
+the CPU engine's AllReduce where nothing is to be gained, with its interval; `engine_vs_mpich`: the
+engine's AllReduce of 1 to 64 MB against MPICH's, each at its best, the worst of all sizes and
+links (engine_paths.py). These two need root and say why where they are null.
 """
 
 from __future__ import annotations
@@ -19,14 +25,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
+
+from apply_time import apply_all_ranks
+from engine_paths import clean_overhead, engine_vs_mpich
 
 from ringstep.hostlib.native.build import Built, build
 from ringstep.hostlib.shm import Commit, Decision, DecisionTable, ShmError, ShmFile, default_path
 from ringstep.hostlib.shm_layout import Algo, Collective, Proto
 
+PARTS = ("calls", "apply", "overhead", "mpich")
 DRIVER = Path(__file__).resolve().parents[1] / "tests" / "hostlib" / "native" / "driver.c"
 
 
@@ -102,16 +113,13 @@ def system_calls(built: Built, folder: str) -> int | None:
     return 0 if done.returncode == 0 else 1
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=1_000_000)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    built = build(driver=DRIVER)
+def calls(built: Built, quick: bool, count: int) -> dict[str, Any]:
+    """The plugin's functions, one by one."""
+    count = 20_000 if quick else count
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        busy = measure(built, folder, arguments.calls, writer=True)
-        quiet = measure(built, folder, arguments.calls, writer=False)
-        result = {
+        busy = measure(built, folder, count, writer=True)
+        quiet = measure(built, folder, count, writer=False)
+        return {
             "get_coll_info_p50_ns": busy["get_coll_info_p50_ns"],
             "get_coll_info_p99_ns": busy["get_coll_info_p99_ns"],
             "telemetry_write_p99_ns": busy["telemetry_write_p99_ns"],
@@ -121,6 +129,42 @@ def main() -> int:
             "switches": busy["switches"],
             "system_calls": system_calls(built, folder),
         }
+
+
+def apply(quick: bool) -> dict[str, Any]:
+    """From a decision to all ranks."""
+    found = apply_all_ranks(switches=3) if quick else apply_all_ranks(switches=200)
+    kept = ("apply_all_ranks_ms", "apply_all_ranks_p90_ms", "wakeup_late_p90_ms")
+    return {key: found[key] for key in kept}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=1_000_000, help="of getCollInfo")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="this one only; may be given again"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="seconds instead of minutes: to see that it runs"
+    )
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.calls < 1000:
+        parser.error(f"--calls {arguments.calls}: 1000 or more")
+    built = build(driver=DRIVER)
+    quick = arguments.quick
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "calls": lambda: calls(built, quick, arguments.calls),
+        "apply": lambda: apply(quick),
+        "overhead": lambda: clean_overhead(quick=quick),
+        "mpich": lambda: engine_vs_mpich(quick=quick),
+    }
+    result: dict[str, Any] = {}
+    for part in arguments.part or PARTS:
+        print(f"measuring: {part} …", file=sys.stderr)
+        result |= parts[part]()
     if arguments.json:
         print(json.dumps(result))
     else:
