@@ -17,7 +17,15 @@ from ringstep.controller.completion import JobName, complete_job
 from ringstep.controller.jobenv import EnvFormat, environment_text, job_environment
 from ringstep.controller.options import (
     WHOLE_NUMBERS,
+    AlphaOption,
     Connection,
+    GateOption,
+    KOption,
+    PacketsOption,
+    SampleOption,
+    TauOption,
+    WarmupOption,
+    WindowOption,
     connected,
     gate_option,
     lease_option,
@@ -174,30 +182,14 @@ def _renewed_text(job: jobs_pb2.Job) -> Text:
 def job_update(
     job: JobName,
     connection: Connection,
-    k: Annotated[float | None, typer.Option("--k", help="k of P = k alpha psn / psn_rec.")] = None,
-    tau: Annotated[
-        str | None, typer.Option("--tau", metavar="A/B", help="Outpacing share that raises alpha.")
-    ] = None,
-    t_win_us: Annotated[
-        int | None, typer.Option("--t-win-us", help="Length of a window, µs.")
-    ] = None,
-    n_sample: Annotated[
-        int | None,
-        typer.Option("--n-sample", help="A window of no more packets than this is not judged."),
-    ] = None,
-    n_warmup: Annotated[
-        int | None,
-        typer.Option("--n-warmup", help="Mark only once the laggard has sent more packets."),
-    ] = None,
-    alpha_max: Annotated[
-        int | None, typer.Option("--alpha-max", help="Highest alpha, 1..255.")
-    ] = None,
-    q_gate: Annotated[
-        str | None, typer.Option("--q-gate", metavar="N|off", help="Mark only above N packets.")
-    ] = None,
-    packets_per_step: Annotated[
-        int | None, typer.Option("--packets-per-step", help="Of one QP; 0: every LAST ends a step.")
-    ] = None,
+    k: KOption = None,
+    tau: TauOption = None,
+    t_win_us: WindowOption = None,
+    n_sample: SampleOption = None,
+    n_warmup: WarmupOption = None,
+    alpha_max: AlphaOption = None,
+    q_gate: GateOption = None,
+    packets_per_step: PacketsOption = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--paused", help="Whether its packets are marked.")
     ] = None,

@@ -41,6 +41,29 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|d|h|min|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+# What both `job register` and `job update` take of the marker.
+KOption = Annotated[float | None, typer.Option("--k", help="k of P = k alpha psn / psn_rec.")]
+TauOption = Annotated[
+    str | None, typer.Option("--tau", metavar="A/B", help="Outpacing share that raises alpha.")
+]
+WindowOption = Annotated[int | None, typer.Option("--t-win-us", help="Length of a window, µs.")]
+SampleOption = Annotated[
+    int | None,
+    typer.Option("--n-sample", help="A window of no more packets than this is not judged."),
+]
+WarmupOption = Annotated[
+    int | None,
+    typer.Option("--n-warmup", help="Mark only once the laggard has sent more packets."),
+]
+AlphaOption = Annotated[int | None, typer.Option("--alpha-max", help="Highest alpha, 1..255.")]
+GateOption = Annotated[
+    str | None, typer.Option("--q-gate", metavar="N|off", help="Mark only above N packets.")
+]
+PacketsOption = Annotated[
+    int | None, typer.Option("--packets-per-step", help="Of one QP; 0: every LAST ends a step.")
+]
+
+
 def expands(name: str, build: Callable[..., Any]) -> Callable[[_Command], _Command]:
     """Replace a command's parameter ``name`` by the parameters of ``build``, which makes it."""
     added = inspect.signature(build, eval_str=True).parameters.values()
@@ -352,35 +375,19 @@ def build_spec(
     profile: Annotated[
         str, typer.Option("--profile", help=f"One of {', '.join(PROFILES)}.")
     ] = "ringstep",
-    k: Annotated[float | None, typer.Option("--k", help="k of P = k alpha psn / psn_rec.")] = None,
-    tau: Annotated[
-        str | None, typer.Option("--tau", metavar="A/B", help="Outpacing share that raises alpha.")
-    ] = None,
-    t_win_us: Annotated[
-        int | None, typer.Option("--t-win-us", help="Length of a window, µs.")
-    ] = None,
-    n_sample: Annotated[
-        int | None,
-        typer.Option("--n-sample", help="A window of no more packets than this is not judged."),
-    ] = None,
-    n_warmup: Annotated[
-        int | None,
-        typer.Option("--n-warmup", help="Mark only once the laggard has sent more packets."),
-    ] = None,
-    alpha_max: Annotated[
-        int | None, typer.Option("--alpha-max", help="Highest alpha, 1..255.")
-    ] = None,
-    q_gate: Annotated[
-        str | None, typer.Option("--q-gate", metavar="N|off", help="Mark only above N packets.")
-    ] = None,
+    k: KOption = None,
+    tau: TauOption = None,
+    t_win_us: WindowOption = None,
+    n_sample: SampleOption = None,
+    n_warmup: WarmupOption = None,
+    alpha_max: AlphaOption = None,
+    q_gate: GateOption = None,
     step_bits: Annotated[int | None, typer.Option("--step-bits", help="S of the tag.")] = None,
     job_bits: Annotated[int | None, typer.Option("--job-bits", help="J of the tag.")] = None,
     mode: Annotated[
         ProgressMode | None, typer.Option("--mode", help="How PSN becomes progress.")
     ] = None,
-    packets_per_step: Annotated[
-        int | None, typer.Option("--packets-per-step", help="Of one QP; 0: every LAST ends a step.")
-    ] = None,
+    packets_per_step: PacketsOption = None,
     scope: Annotated[
         Scope | None, typer.Option("--scope", help="State per switch or per port.")
     ] = None,

@@ -378,8 +378,8 @@ def _decode(raw: bytes) -> Record | Stalls | None:
     return None
 
 
-class _Host:
-    """``libringstep-host.so``."""
+class HostLibrary:
+    """``libringstep-host.so``, loaded once."""
 
     _library: ctypes.CDLL | None = None
 
@@ -392,6 +392,11 @@ class _Host:
             library.rs_host_commit.argtypes = [pointer, word, word]
             library.rs_host_abandon.argtypes = [pointer, word, word]
             library.rs_host_freeze.argtypes = [pointer, word]
+            library.rs_host_claim_proc.argtypes = [pointer]
+            library.rs_host_attach.argtypes = [pointer, ctypes.c_uint64, word, word, word]
+            library.rs_host_detach.argtypes = [pointer, word, word]
+            library.rs_host_ring_write.argtypes = [pointer, pointer]
+            library.rs_host_ring_write.restype = None
             cls._library = library
         return cls._library
 
@@ -633,7 +638,7 @@ class ShmFile:
             ShmError: no such communicator, or an epoch not above :attr:`last_epoch`.
         """
         entries = np.ascontiguousarray(table.entries)
-        code = _Host.get().rs_host_announce(self._address(), comm, epoch, entries.ctypes.data)
+        code = HostLibrary.get().rs_host_announce(self._address(), comm, epoch, entries.ctypes.data)
         if code == -errno.EINVAL:
             raise ShmError(
                 f"epoch {epoch}: must be above {self.last_epoch} and at most {lay.EPOCH_MAX}"
@@ -647,7 +652,7 @@ class ShmFile:
         Raises:
             ShmError: the communicator is gone.
         """
-        code = _Host.get().rs_host_commit(self._address(), comm, epoch)
+        code = HostLibrary.get().rs_host_commit(self._address(), comm, epoch)
         outcome = {
             0: Commit.DONE,
             -errno.EAGAIN: Commit.NOT_ACKNOWLEDGED,
@@ -664,7 +669,7 @@ class ShmFile:
 
     def abandon(self, comm: int, epoch: int) -> bool:
         """Withdraw an offer; False where it is committed already."""
-        code = _Host.get().rs_host_abandon(self._address(), comm, epoch)
+        code = HostLibrary.get().rs_host_abandon(self._address(), comm, epoch)
         return int(code) != -errno.EALREADY
 
     def set_scope(self, comm: int, scope: Scope) -> None:

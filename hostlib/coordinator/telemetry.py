@@ -15,8 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from ringstep.hostlib import shm_layout as lay
-from ringstep.hostlib.native.build import build
-from ringstep.hostlib.shm import Record, ShmError, ShmFile
+from ringstep.hostlib.shm import HostLibrary, Record, ShmError, ShmFile
 
 __all__ = ["HookWriter", "RingTail", "Tails", "encode"]
 
@@ -150,7 +149,7 @@ class HookWriter:
     def __init__(self, path: Path) -> None:
         self._file = ShmFile.open(path, writable=True)
         self._path = path
-        self._host = _host()
+        self._host = HostLibrary.get()
         self._members: list[tuple[int, int]] = []
         self._pid = os.getpid()
         base = int(self._file.raw.ctypes.data)
@@ -235,14 +234,3 @@ class HookWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _host() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(build().host))
-    pointer, word = ctypes.c_void_p, ctypes.c_uint32
-    library.rs_host_claim_proc.argtypes = [pointer]
-    library.rs_host_attach.argtypes = [pointer, ctypes.c_uint64, word, word, word]
-    library.rs_host_detach.argtypes = [pointer, word, word]
-    library.rs_host_ring_write.argtypes = [pointer, pointer]
-    library.rs_host_ring_write.restype = None
-    return library

@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Controller
-from launching import Launcher, until
+from launching import Launcher, free_port, until
 
 Launch = Callable[..., Launcher]
 RING = ("--job", "resnet", "--hosts", "h1,h2", "--no-tuner")
 NODE0 = (*RING, "--node-rank", "0")
 NODE1 = (*RING, "--node-rank", "1")
 WAITS = ("--", "sh", "-c", "env; exec sleep 600")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_the_job_is_registered_while_the_command_runs(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Launcher, alive, until
+from launching import Launcher, alive, free_port, until
 
 from ringstep.hostlib.native.build import missing_tools
 
@@ -25,12 +25,6 @@ Launch = Callable[..., Launcher]
 DDP = Path(__file__).parents[2] / "examples" / "train" / "ddp.py"
 TORCHRUN = ("--", sys.executable, "-m", "torch.distributed.run")
 TABLE = "collective,bytes,algorithm,protocol\nallreduce,..4MiB,ring,simple\n"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def training(backend: str, steps: int, *more: str) -> tuple[str, ...]:

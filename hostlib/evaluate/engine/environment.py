@@ -67,7 +67,7 @@ class EngineEnvironment:
         self._table: dict[float, Mapping[Key, Config]] = {}
 
     def __enter__(self) -> Self:
-        library = build_engine().folder / "libringstep-engine.so"
+        library = build_engine().library
         self._fabric.__enter__()
         try:
             for node in range(self._nodes):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_ports import free_port
 
 from ringstep.hostlib.native.build import SOURCES, BuiltEngine
 
@@ -32,22 +32,6 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                str(HERE / "recorder.c"), "-o", str(made)]  # fmt: skip
     subprocess.run(command, check=True)
     return made
-
-
-def free_port(n: int = 4) -> int:
-    """A port whose next ``n`` are free too."""
-    for _ in range(100):
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-        try:
-            for i in range(n):
-                with socket.socket() as other:
-                    other.bind(("127.0.0.1", port + i))
-        except (OSError, OverflowError):
-            continue
-        return port
-    raise AssertionError("no free ports")
 
 
 @dataclass(frozen=True)

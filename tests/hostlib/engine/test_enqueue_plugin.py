@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_ports import free_port
 
 from ringstep.hostlib.native.build import Built, BuiltEngine, build
 from ringstep.hostlib.shm import (
@@ -149,7 +149,7 @@ def test_sequence_numbers_count_by_function_and_bytes_are_the_larger_sides(
 
 
 def test_stalls_are_told_where_a_receiver_is_slow(perf: Perf, shm: ShmFile, tmp_path: Path) -> None:
-    where = ("--ranks", "2", "--root", f"127.0.0.1:{_free_port()}")
+    where = ("--ranks", "2", "--root", f"127.0.0.1:{free_port()}")
     options = ("--sizes", "32M", "-n", "2", "-w", "0", "-c", "0", "--duration", "1",
                "--algo", "ring", "--proto", "simple", "--channels", "2")  # fmt: skip
     fast, slow = (
@@ -249,7 +249,7 @@ def test_a_fence_switches_two_nodes_together(
         ShmFile.create(default_path("job", folders[0])) as one,
         ShmFile.create(default_path("job", folders[1])) as two,
     ):
-        port = _free_port()
+        port = free_port()
         processes = []
         options = ("--sizes", "20000", "--duration", "3", "-n", "20", "--fence", "5")
         for rank in range(4):
@@ -277,12 +277,6 @@ def test_a_fence_switches_two_nodes_together(
     assert "RING/SIMPLE/5" in runs
     assert "RING/SIMPLE/6" not in runs
     assert found["rows"][0]["ran"]["decided"]
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _comm(file: ShmFile) -> int:

@@ -7,16 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine_ports import free_port
 from engine_reference import RING, SIMPLE, TREE, Case, Coll
 
 CALL = Case(Coll.ALL_REDUCE, 100, RING, SIMPLE, 2).line()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def listening_ports(pid: int) -> set[int]:

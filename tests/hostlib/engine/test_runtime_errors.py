@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from typing import Any
 
@@ -20,13 +19,6 @@ LARGE = Case(Coll.ALL_REDUCE, 16 << 20, RING, SIMPLE, 2).line()
 def code(answer: str) -> int:
     assert answer.startswith("error "), answer
     return int(answer.split()[1])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
