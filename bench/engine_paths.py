@@ -1,8 +1,8 @@
 """The CPU engine over real links: against MPICH, and with plugin, coordinator and telemetry.
 
-Four hosts in network namespaces of this machine (ringstep.lab.nethosts) run engine_ranks.py; for
-tuner_path.py, which prints what comes out. Everything that is compared is measured in one run, in
-turn, on the same links.
+Four hosts in network namespaces of this machine (ringstep.hostlib.nethosts) run engine_ranks.py;
+for tuner_path.py, which prints what comes out. Everything that is compared is measured in one run,
+in turn, on the same links.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ringstep.hostlib.native.build import build, build_engine, missing_tools
-from ringstep.lab.nethosts import NetHosts, missing
+from ringstep.hostlib.nethosts import NetHosts, missing
 
 HOSTS: Final = 4
 RANK: Final = Path(__file__).with_name("engine_ranks.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringstep.hostlib.native.build import Built, build, build_engine, missing_tools
-from ringstep.lab.nethosts import NetHosts, missing
+from ringstep.hostlib.nethosts import NetHosts, missing
 
 from .world import World
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from ringstep.hostlib.coordinator.control import ask, socket_path
 from ringstep.hostlib.native.build import Built
+from ringstep.hostlib.nethosts import NetHosts
 from ringstep.hostlib.shm import Record, ShmError, ShmFile, default_path
 from ringstep.hostlib.shm_layout import RecordFlag
-from ringstep.lab.nethosts import NetHosts
 
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE_S = 90.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ringstep.lab.nethosts import NetHosts, missing
+from ringstep.hostlib.nethosts import NetHosts, missing
 
 LISTEN = """
 import socket
@@ -69,6 +70,28 @@ def test_rate_holds_at_least_what_it_must(hosts: NetHosts) -> None:
 
 
 @pytest.mark.root
+def test_queues_retransmissions_and_congestion_control_are_as_asked_for() -> None:
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
+    with NetHosts(
+        2, rate_bps=80e6, queue_ms=40, burst_ms=4, least_burst=1 << 14, rto_min_ms=20,
+        congestion="reno",
+    ) as hosts:  # fmt: skip
+        said = [
+            subprocess.run(
+                hosts.command(1, command), capture_output=True, text=True, check=True
+            ).stdout
+            for command in (["tc", "-j", "qdisc", "show", "dev", "eth0"], ["ip", "route"])
+        ]
+    [queue] = json.loads(said[0])
+    assert queue["options"]["rate"] == 10_000_000  # bytes
+    assert queue["options"]["burst"] == pytest.approx(40_000, rel=0.01)
+    assert queue["options"]["lat"] == pytest.approx(36_000, rel=0.01)  # µs beyond the burst
+    assert "rto_min lock 20ms" in said[1]
+    assert "congctl reno" in said[1]
+
+
+@pytest.mark.root
 def test_host_that_is_cut_off_is_silent(hosts: NetHosts) -> None:
     hosts.set_link(2, up=False)
     before = hosts.received_bytes(2)
@@ -84,7 +107,7 @@ def test_host_that_is_cut_off_is_silent(hosts: NetHosts) -> None:
 @pytest.mark.root
 def test_nothing_is_left_when_the_program_is_killed(hosts: NetHosts) -> None:
     script = (
-        "from ringstep.lab.nethosts import NetHosts; import sys\n"
+        "from ringstep.hostlib.nethosts import NetHosts; import sys\n"
         "h = NetHosts(2); print(h.pid(0), h.pid(1), flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(
@@ -113,3 +136,9 @@ def test_senseless_counts_are_refused() -> None:
     for count in (0, 251):
         with pytest.raises(ValueError, match="1 to 250"):
             NetHosts(count)
+
+
+@pytest.mark.parametrize("wrong", [{"queue_ms": 0}, {"rto_min_ms": -1}, {"burst_ms": float("nan")}])
+def test_senseless_times_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="a finite time above 0"):
+        NetHosts(2, **wrong)  # type: ignore[arg-type]

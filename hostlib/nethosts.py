@@ -2,9 +2,10 @@
 
 What runs on such a host has its own loopback, its own address 10.77.0.N and a real TCP connection
 to every other host, so collectives meet real queues. Everything else (files, process ids) it
-shares with the machine. The namespaces have no names: each lives as long as a process that holds
-it, which the kernel kills with its parent. So nothing is left, however the program ends, and
-programs that do this at the same time cannot meet.
+shares with the machine. The namespaces have no names: each lives as long as a process in it, and
+the kernel kills what holds it, and what :meth:`NetHosts.start` started, with the thread that made
+them. So nothing is left, however the program ends, and programs that do this at the same time
+cannot meet.
 
 Example:
     >>> with NetHosts(4, rate_bps=1e9) as hosts:
@@ -13,6 +14,8 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shutil
 import stat
 import subprocess
@@ -28,9 +31,9 @@ _TOOLS: Final = {
     "ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux",
     "setpriv": "util-linux",
 }  # fmt: skip
+_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL")
 _PATIENCE_S: Final = 10.0
-_BURST_S: Final = 0.002
-_MIN_BURST: Final = 128 << 10  # a whole segmentation-offload packet passes
+_LEAST_QUEUE: Final = 64 << 10  # bytes: a whole segmentation-offload packet waits
 
 
 class NetHostsError(RuntimeError):
@@ -44,7 +47,10 @@ def missing() -> str | None:
             return f"needs {tool}; `apt-get install {package}`"
     done = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        return "needs root (CAP_SYS_ADMIN) to make network namespaces"
+        return (
+            "needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN) to make network namespaces; run it with "
+            "sudo, or in a container with `--cap-add SYS_ADMIN --cap-add NET_ADMIN`"
+        )
     return None
 
 
@@ -54,15 +60,44 @@ class NetHosts:
     Args:
         count: 1 to 250 hosts.
         rate_bps: of every host's link in each direction, bits per second; None for no limit.
+        queue_ms: depth of a limited link's queue, as time at its rate; what does not fit is
+            dropped. None: what waits 50 ms beyond the burst.
+        burst_ms: of the token bucket that limits a link, as time at its rate.
+        least_burst: of the same, bytes; by default a whole segmentation-offload packet passes.
+        rto_min_ms: least time to a TCP retransmission; None: the kernel's 200 ms, which is not
+            what data centres run.
+        congestion: TCP congestion control of the hosts; None: the kernel's default.
 
     Raises:
+        ValueError: a number that makes no sense.
         NetHostsError: no right, or a tool failed.
     """
 
-    def __init__(self, count: int, *, rate_bps: float | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        rate_bps: float | None = None,
+        queue_ms: float | None = None,
+        burst_ms: float = 2.0,
+        least_burst: int = 128 << 10,
+        rto_min_ms: float | None = None,
+        congestion: str | None = None,
+    ) -> None:
         if not 1 <= count <= 250:
             raise ValueError(f"{count} hosts: 1 to 250")
+        for name, value in (
+            ("queue_ms", queue_ms), ("burst_ms", burst_ms), ("rto_min_ms", rto_min_ms),
+        ):  # fmt: skip
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} = {value}: a finite time above 0")
         self.count = count
+        self._queue_ms, self._burst_ms, self._least_burst = queue_ms, burst_ms, least_burst
+        self._route: list[str] = []
+        if rto_min_ms is not None:
+            self._route += ["rto_min", f"{rto_min_ms:g}ms"]
+        if congestion is not None:
+            self._route += ["congctl", congestion]
         self._holders: list[subprocess.Popen[bytes]] = []
         self._started: list[subprocess.Popen[Any]] = []
         try:
@@ -105,10 +140,13 @@ class NetHosts:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a program on a host; it is killed when the hosts are closed."""
+        """Start a program on a host; it is killed when the hosts are closed.
+
+        Ctrl-C does not reach it: it is for the caller to end what it started.
+        """
         process = subprocess.Popen(
-            self.command(host, arguments),
-            env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True,
+            [*_WITH_PARENT, *self.command(host, arguments)],
+            env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True, process_group=0,
         )  # fmt: skip
         self._started.append(process)
         return process
@@ -125,10 +163,13 @@ class NetHosts:
                     self._tool(place, "tc", "qdisc", "replace", "dev", device, "root", "pfifo",
                                "limit", "1000")  # fmt: skip
                     continue
-                burst = max(int(rate_bps * _BURST_S / 8), _MIN_BURST)
+                burst = max(int(rate_bps / 8 * self._burst_ms / 1e3), self._least_burst)
+                queue = ["latency", "50ms"]
+                if self._queue_ms is not None:
+                    limit = max(int(rate_bps / 8 * self._queue_ms / 1e3), _LEAST_QUEUE)
+                    queue = ["limit", str(limit)]
                 self._tool(place, "tc", "qdisc", "replace", "dev", device, "root", "tbf",
-                           "rate", f"{int(rate_bps)}bit", "burst", str(burst),
-                           "latency", "50ms")  # fmt: skip
+                           "rate", f"{int(rate_bps)}bit", "burst", str(burst), *queue)  # fmt: skip
 
     def set_link(self, host: int, *, up: bool) -> None:
         """Cut a host off, or connect it again.
@@ -185,7 +226,8 @@ class NetHosts:
             process.wait()
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
-                    stream.close()
+                    with contextlib.suppress(OSError):  # what was not read is lost with the reader
+                        stream.close()
         self._started.clear()
         for holder in self._holders:
             holder.kill()
@@ -200,8 +242,9 @@ class NetHosts:
         for _ in range(self.count + 1):  # the first one is the switch
             self._holders.append(
                 subprocess.Popen(
-                    ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sleep", "infinity"],
+                    [*_WITH_PARENT, "unshare", "--net", "sleep", "infinity"],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                    process_group=0,
                 )
             )  # fmt: skip
         for holder in self._holders:
@@ -216,6 +259,9 @@ class NetHosts:
             self._tool(host + 1, "ip", "link", "set", "lo", "up")
             self._tool(host + 1, "ip", "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             self._tool(host + 1, "ip", "link", "set", "eth0", "up")
+            if self._route:
+                self._tool(host + 1, "ip", "route", "change", "10.77.0.0/24", "dev", "eth0",
+                           *self._route)  # fmt: skip
 
     @staticmethod
     def _wait_for_namespace(holder: subprocess.Popen[bytes], own: int) -> None:
