@@ -428,10 +428,7 @@ class ClosedLoop:
         self._account = min(self._account + amount, self.params.capacity)
 
     def _pessimistic(self, name: str) -> float:
-        """What the next epoch may cost: ``worst`` at first, then nearer and nearer to the mean."""
-        losses = self._tally[name].losses
-        mean = _mean(losses)
-        return mean + max(self.params.worst - mean, 0.0) / math.sqrt(1 + len(losses))
+        return pessimistic(self._tally[name].losses, self.params.worst)
 
     def _optimistic(self, name: str) -> float:
         """What its next epoch may cost at best, below 0 for a gain."""
@@ -600,6 +597,17 @@ _FIELDS: Final = (
     "news",
 )
 """What :meth:`ClosedLoop.to_dict` stores as it is."""
+
+
+def pessimistic(losses: Sequence[float], worst: float) -> float:
+    """Return what the next epoch of an arm may cost: ``worst``, then nearer and nearer to the mean.
+
+    Args:
+        losses: of its epochs so far, in safe epochs.
+        worst: of an arm that nobody has tried.
+    """
+    mean = _mean(losses)
+    return mean + max(worst - mean, 0.0) / math.sqrt(1 + len(losses))
 
 
 def _copy(value: Any) -> Any:

@@ -165,6 +165,14 @@ def coordinator(
     keep_file: Annotated[
         bool, typer.Option("--keep-file", help="Leave the file behind when ending.")
     ] = False,
+    call_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="When ending, write there what the newest collectives of each kind took, for "
+            "`ringstep tuner calibrate --call-log`.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each thing that happens.")
     ] = False,
@@ -182,6 +190,10 @@ def coordinator(
         fail(f"--static needs --policy fixed:FILE, not {policy}")
     if nodes > 1 and listen is None and skeleton is None and not mpi:
         fail(f"--nodes {nodes} needs --listen HOST:PORT, where the stubs connect, or --mpi")
+    if call_log is not None and not call_log.absolute().parent.is_dir():
+        fail(f"--call-log {call_log}: {call_log.absolute().parent}: no such folder")
+    if call_log is not None and skeleton is not None:
+        fail("--call-log: a stub knows its own ranks only; give it to the skeleton")
     if ready_fd is not None:
         try:
             os.fstat(ready_fd)
@@ -211,7 +223,7 @@ def coordinator(
         options=Options(explore_share=explore_share, seed=seed, folder=Path.cwd()),
         settings=Settings(warm_up=warm_up, cooldown=cooldown, nodes=nodes),
         fences=fences, node=node, ready_fd=ready_fd, for_s=for_s,
-        keep_file=keep_file, static=static,
+        keep_file=keep_file, static=static, call_log=call_log,
     )  # fmt: skip
 
     telling = as_json and not once

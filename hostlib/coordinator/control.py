@@ -1,9 +1,9 @@
 """The control socket ``JOB.ctl``: one JSON object by line, one answer each.
 
 It lies beside the shared-memory file, with mode 0600, and takes requests of its own user and of
-root. Requests are ``{"do": "status"}``, ``{"do": "policy", "name": …}``,
-``{"do": "bypass", "on": true}`` and ``{"do": "stop"}``; an answer has ``ok`` and, where that is
-false, ``error``.
+root. Requests are ``{"do": "status"}``, ``{"do": "calls"}`` (:mod:`calls`),
+``{"do": "policy", "name": …}``, ``{"do": "bypass", "on": true}`` and ``{"do": "stop"}``; an answer
+has ``ok`` and, where that is false, ``error``.
 """
 
 from __future__ import annotations

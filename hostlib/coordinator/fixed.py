@@ -72,7 +72,12 @@ def _word(text: str, known: dict[str, _Word], what: str) -> _Word:
     raise ValueError(f"{what} {text!r}: choose {', '.join(known)}")
 
 
-def _amount(text: str, what: str) -> int:
+def amount(text: str, what: str) -> int:
+    """Return bytes: ``65536`` or ``64KiB``.
+
+    Raises:
+        ValueError: not such text; ``what`` says of which option or column.
+    """
     match = _AMOUNT.fullmatch(text)
     units = ", ".join(u for u in _UNITS if u)
     if match is None:
@@ -109,8 +114,8 @@ def _classes(text: str) -> range:
     if not dots:
         raise ValueError(f"bytes {text!r}: write an interval, 64KiB..1MiB, ..64KiB or 1MiB..")
     low_text, high_text = low_text.strip(), high_text.strip()
-    low = _power_of_two(_amount(low_text, "bytes"), low_text) if low_text else 0
-    high = _power_of_two(_amount(high_text, "bytes"), high_text) if high_text else _END
+    low = _power_of_two(amount(low_text, "bytes"), low_text) if low_text else 0
+    high = _power_of_two(amount(high_text, "bytes"), high_text) if high_text else _END
     if high < 2:
         raise ValueError(f"bytes {text!r}: the smallest upper end is 2, for sizes of 0 and 1")
     first, last = max(low.bit_length() - 1, 0), high.bit_length() - 1
@@ -130,7 +135,7 @@ def _channels(text: str) -> int:
 def _chunk(text: str) -> int:
     if text in ("", "-1"):
         return 0
-    chunk = _amount(text, "chunk")
+    chunk = amount(text, "chunk")
     clamped = min(max(chunk - chunk % _CHUNK_GRAIN, _CHUNK_MIN), _CHUNK_MAX)
     if chunk != clamped:
         raise ValueError(

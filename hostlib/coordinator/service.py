@@ -78,6 +78,8 @@ class Config:
     """Write the table of ``fixed:FILE`` as static table too, into a file that is new."""
     keep_file: bool = False
     """Leave the file when ending, for a coordinator to come."""
+    call_log: Path | None = None
+    """Written when ending: what the newest collectives of each kind took."""
 
 
 class Coordinator:
@@ -218,6 +220,7 @@ class Coordinator:
             if link is not None:
                 link.close()
         if self.skeleton is not None:
+            self._save_calls(self.skeleton)
             self.skeleton.close()
         self._control.close()
         if keep_file or self.config.keep_file:
@@ -226,6 +229,15 @@ class Coordinator:
             self.file.remove()
         self.loop.close()
         self._tell({"event": "end"})
+
+    def _save_calls(self, skeleton: Skeleton) -> None:
+        path = self.config.call_log
+        if path is None:
+            return
+        try:
+            skeleton.calls.save(path)
+        except OSError as error:  # the job has ended: nothing else may suffer from it
+            _LOG.warning("--call-log %s: %s", path, error.strerror)
 
     # --- one round ---
 
@@ -351,13 +363,15 @@ class Coordinator:
         if what == "stop":
             self.stop()
             return {}
-        if what not in ("policy", "bypass"):
-            raise ControlError(f"{what!r}: status, policy, bypass or stop")
+        if what not in ("calls", "policy", "bypass"):
+            raise ControlError(f"{what!r}: status, calls, policy, bypass or stop")
         if self.skeleton is None:
             assert self._uplink is not None
             raise ControlError(
                 f"this node's coordinator is a stub: ask the skeleton ({self._uplink.address})"
             )
+        if what == "calls":
+            return self.skeleton.calls.to_dict()
         try:
             if what == "policy":
                 name = request.get("name")

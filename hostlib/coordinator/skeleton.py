@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from ringstep.hostlib import shm_layout as lay
+from ringstep.hostlib.coordinator.calls import CallLog
 from ringstep.hostlib.coordinator.gpu import mean
 from ringstep.hostlib.coordinator.group import Group, Member, Pending, entries_of
 from ringstep.hostlib.coordinator.inference import Answer, Inference
@@ -111,6 +112,8 @@ class Skeleton:
         self.refusals: list[str] = []
         """The newest reasons why a table was refused."""
         self.lost_records = 0
+        self.calls = CallLog()
+        """What the newest collectives of each kind took, to calibrate from."""
         self._complete = False
         """Whether all nodes have been there: no epoch is given out before."""
         self._next_look = 0.0
@@ -257,10 +260,14 @@ class Skeleton:
             state.settling -= 1
             group.dirty |= state.settling == 0
         group.dirty |= state.seen in (1, self._settings.warm_up)
-        if one.mixed or self._fault is not None:
+        if one.mixed:
             return
-        if phase not in (EntryState.WARMUP, EntryState.COOLDOWN):
-            phase = EntryState.NONE
+        self.calls.add(group.name, group.n_ranks, group.n_nodes, one)
+        if self._fault is not None:
+            return
+        late = phase is EntryState.COOLDOWN and one.epoch < state.changed_at
+        if late or phase not in (EntryState.WARMUP, EntryState.COOLDOWN):
+            phase = EntryState.NONE  # told late: it ran what had settled before the change
         table = group.tables.get(one.epoch, {})
         self._inference.observe(
             Sample(

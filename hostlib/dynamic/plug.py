@@ -16,13 +16,25 @@ from ringstep.hostlib.dynamic.selector import Selector
 from ringstep.hostlib.dynamic.sprt import State
 from ringstep.hostlib.dynamic.weights import WeightsError, load
 from ringstep.hostlib.shm import Decision
-from ringstep.hostlib.shm_layout import EntryState
+from ringstep.hostlib.shm_layout import Collective, EntryState
 
 WEIGHTS: Final = Path(__file__).parent / "weights"
 """Those that come with the package."""
 CALIBRATION_FILE: Final = "calibration.json"
 BLIND: Final = 32
 """Collectives in a row that some rank did not tell of: what is in force can no longer be judged."""
+SMALLEST: Final = 12
+"""Size class from which on there is something to decide, and to learn from.
+
+Below 4 KiB a collective is a packet or two, and its time is how far apart the ranks came to it:
+the torch hook's own exchange at each fence is one of those.
+"""
+TOGETHER: Final = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+"""No rank can end before the last one has come: the fastest rank's time is the network's.
+
+The others' have their wait for it in them: a backward pass that takes one rank longer than another
+would look like contention.
+"""
 MAX_COMMS: Final = 256
 """Communicators remembered; the one that was quiet for longest is forgotten."""
 FULL_POWER_W: Final = 700.0
@@ -71,7 +83,13 @@ class Dynamic:
         self._blind: dict[tuple[str, Key], int] = {}
 
     def observe(self, sample: Told) -> None:
-        """Take a collective; ``version`` rises when it changed what comes next."""
+        """Take a collective; ``version`` rises when it changed what comes next.
+
+        Small ones are left out. What shared a node's first calls under a new table with the old
+        one's traffic (the coordinator's cooldown) is seen by the detector and judges no trial.
+        """
+        if sample.key.size_class < SMALLEST:
+            return
         ran = sample.ran
         key = _key(sample.key)
         place = (sample.key.comm, key)
@@ -89,15 +107,17 @@ class Dynamic:
         self._blind.pop(place, None)
         policy.usable[key] = sample.key.usable
         chunk = sample.decision.chunk_bytes if sample.decided and sample.decision else 0
+        took_ns = sample.min_ns if sample.key.collective in TOGETHER else sample.max_ns
         policy.observe(
             Sample(
                 key,
                 sample.key.bytes,
-                sample.max_ns / 1e3,
+                took_ns / 1e3,
                 sample.start_ns + sample.max_ns,
                 Config(ran.algo, ran.proto, ran.n_channels, 0, chunk),
                 sample.decided,
                 _gpu(sample.gpu),
+                sample.state is EntryState.COOLDOWN,
             )
         )
         self._tell(policy, place)

@@ -15,14 +15,20 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from ringstep.hostlib.dynamic.actions import Config, Key, decode, encode, legal
+from ringstep.hostlib.dynamic.actions import THREADS, Config, Key, Mask, decode, encode, legal
 from ringstep.hostlib.dynamic.baseline import Baselines
 from ringstep.hostlib.dynamic.detector import Detector, Memory, sigmoid
-from ringstep.hostlib.dynamic.features import Trend, detector_scalars, log_rho, selector_scalars
+from ringstep.hostlib.dynamic.features import (
+    Trend,
+    Vector,
+    detector_scalars,
+    log_rho,
+    selector_scalars,
+)
 from ringstep.hostlib.dynamic.safety import Guard, SafetyParams, Verdict
 from ringstep.hostlib.dynamic.sample import BadSample, GpuStats, Sample, check
 from ringstep.hostlib.dynamic.selector import Selector, propose
-from ringstep.hostlib.dynamic.sprt import RuleName, Sprt, State, TestParams
+from ringstep.hostlib.dynamic.sprt import PERTURBED, RuleName, Sprt, State, TestParams
 from ringstep.hostlib.dynamic.weights import WeightsError, load
 from ringstep.hostlib.shm_layout import Algo, Proto
 
@@ -47,8 +53,9 @@ class PolicyParams:
             what the detector was trained to say.
         test: bounds of that; None: the rule's own.
         safety: bounds of trials.
-        proposals: how many of the selector's best go into one trial; with several, each is tried
-            against the one in force, which takes many switches.
+        proposals: how many of the selector's best go into one trial, each unlike the others.
+        hedge: the first is followed by a ring with bulk messages and every channel, which takes
+            the largest share of most links: where the selector errs, that is tried too.
         threads: the runtime honours thread counts (no stock NCCL does).
         max_channels: as many as communicators have.
     """
@@ -56,7 +63,8 @@ class PolicyParams:
     rule: RuleName | None = None
     test: TestParams | None = None
     safety: SafetyParams = field(default_factory=SafetyParams)
-    proposals: int = 1
+    proposals: int = 3
+    hedge: bool = True
     threads: bool = False
     max_channels: int = 8
 
@@ -77,6 +85,7 @@ class _Watched:
     gpu: GpuStats | None = None
     n_bytes: int = 0
     probability: float = 0.0
+    slow: int = 0
     misses: int = 0
     refused: int = 0
     rejected: set[Config] = field(default_factory=set)
@@ -244,6 +253,7 @@ class DynamicPolicy:
         before, state = w.sprt.state, w.sprt.state
         if not sample.decided:
             state = w.sprt.update(logit, rho)
+            w.slow = w.slow + 1 if rho >= PERTURBED else 0
         if before is State.SUSTAINED is not state:
             w.rejected.clear()
         self._act(w, sample, state)
@@ -252,11 +262,12 @@ class DynamicPolicy:
         ran = sample.config if sample.decided else None
         if self._unapplied(w, ran):
             return
-        tried = w.guard.in_force
+        if sample.settling:
+            w.guard.charge(None if ran is None else ran.plain, sample.latency_us)
+            return
         verdict = w.guard.observe(None if ran is None else ran.plain, sample.latency_us)
         if verdict is Verdict.ROLLED_BACK:
-            if tried is not None:
-                w.rejected.add(tried)
+            w.rejected.update(w.guard.lost)
             w.cooldown = COOLDOWN
             return
         if w.cooldown > 0:
@@ -267,7 +278,7 @@ class DynamicPolicy:
                 w.cooldown = COOLDOWN
         elif w.guard.can_open():
             proposals = self._proposals(w, sample.key)
-            if proposals and w.guard.begin(proposals):
+            if proposals and w.guard.begin(proposals, w.slow):
                 w.cooldown = COOLDOWN
 
     def _unapplied(self, w: _Watched, ran: Config | None) -> bool:
@@ -309,5 +320,15 @@ class DynamicPolicy:
             held: int | None = encode(w.nccls)
         except ValueError:
             held = None
-        found = propose(q, mask, held, p.proposals)
-        return [decode(each.action).plain for each in found]
+        found = [decode(each.action) for each in propose(q, mask, held, p.proposals)]
+        widest = Config(Algo.RING, Proto.SIMPLE, p.max_channels, THREADS[-1])
+        if found and p.hedge and widest != found[0] and _thinkable(q, mask, held, encode(widest)):
+            found[1:] = [widest, *(config for config in found[1:] if config != widest)]
+        return [config.plain for config in found]
+
+
+def _thinkable(q: Vector, mask: Mask, held: int | None, action: int) -> bool:
+    """Whether an action is legal, another one, and better than what is held by some head."""
+    if not mask[action] or action == held:
+        return False
+    return held is None or bool((q[:, action] > q[:, held]).any())

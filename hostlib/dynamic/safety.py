@@ -1,9 +1,10 @@
 """Trials: a proposed configuration stays only if it is shown to be better than NCCL's choice.
 
-The sequential bets and the account of losses are those of :mod:`ringstep.protocol.loop`; an epoch
-there is one collective here. What this adds: a trial begins with the proposal in force, because
-the detector's window has measured NCCL's choice under the same contention already, and the account
-lives on from trial to trial.
+A trial begins with rows (:mod:`.opening`), because the detector's window has measured NCCL's choice
+under the same contention already. What comes of it goes into a closed loop, where pairs of calls
+decide on what rows left open, and checks see whether it stays better. The sequential bets
+and the account of losses are those of :mod:`ringstep.protocol.loop`; an epoch there is one
+collective here. The account lives on from trial to trial.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from statistics import median
 from typing import Final
 
 from ringstep.hostlib.dynamic.actions import Config
-from ringstep.protocol.loop import SPENT, Arm, ClosedLoop, LoopParams
+from ringstep.hostlib.dynamic.opening import MOST_BEFORE, ODDS, Opening, odds
+from ringstep.protocol.loop import OUTLIER, SPENT, Arm, ClosedLoop, LoopParams
 
 NCCLS: Final = "nccl"
+HELD: Final = "held"
 BEFORE: Final = 4
-"""Calls of NCCL's choice before a trial that count as its first measurements."""
-OPENING: Final = 5
-"""Calls of the proposal in a row that a trial begins with.
-
-Where all of them are faster than all of the calls before, by what a gain must be worth, it counts
-as shown: of all orders of 4 + 5 calls that are alike, one in 126 looks so. The load may have
-changed in that moment, which checks find out; what it saves is two switches for each pair of calls.
-"""
+"""Calls of NCCL's choice before a trial that count as its first measurements, at least."""
 PROBE: Final = 5
-"""Calls of NCCL's choice in a row when what is in force takes another time than it did."""
+"""Calls of NCCL's choice in a row when what is in force takes another time than it did.
+
+It ends with the first that takes as long as NCCL's choice did: then contention is not over.
+"""
+SAME: Final = 0.85
+"""As long: this share of it, or more."""
 PROBE_REST: Final = 16
 """Calls between two probes at least."""
 JUMP: Final = 0.2
-"""log ratio of the last calls to those before that is another level."""
+"""log ratio of the last calls to those before that is another level, if it is clear."""
 _LEVEL: Final = 12
-_LAST: Final = 3
+_LAST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ class SafetyParams:
     """
 
     budget: float = 0.01
-    startup: int = 200
+    startup: int = 300
     worst: float = 0.9
     worth: float = 0.03
     confidence: float = 0.95
-    check: int = 48
+    check: int = 96
     patience: int = 24
 
     def loop(self, seed: int) -> dict[str, float | int]:
@@ -93,77 +94,84 @@ class Guard:
         # Checked once here rather than at the first trial.
         self._capacity = LoopParams(budget=self._params.budget, **loop).capacity  # type: ignore[arg-type]
         self._account = self._capacity
+        self._opening: Opening | None = None
         self._loop: ClosedLoop | None = None
-        self._configs: dict[str, Config | None] = {}
-        self._before: deque[float] = deque(maxlen=BEFORE)
+        self._held: Config | None = None
+        """What the loop has beside NCCL's choice."""
+        self._usual: deque[float] = deque(maxlen=MOST_BEFORE)
         self._calls = 0
         self._probe = 0
-        self._opening: list[float] | None = None
         self._unprobed = 0
         self._level: deque[float] = deque(maxlen=_LEVEL)
         self.trials = 0
         self.rollbacks = 0
+        self.lost: list[Config] = []
+        """Proposals of the last trial that were no better."""
 
     @property
     def open(self) -> bool:
         """A trial is under way, or what it proved is in force."""
-        return self._loop is not None
+        return self._opening is not None or self._loop is not None
 
     @property
     def account(self) -> float:
         """What may still be lost, in calls of NCCL's choice."""
+        if self._opening is not None:
+            return self._opening.account
         return self._loop.account if self._loop is not None else self._account
 
     @property
     def in_force(self) -> Config | None:
-        """What is kept at the moment; None: NCCL's choice."""
-        return None if self._loop is None else self._configs[self._loop.in_force]
+        """What is tried or kept at the moment; None: NCCL's choice."""
+        if self._opening is not None:
+            return self._opening.config
+        if self._loop is None or self._loop.in_force == NCCLS:
+            return None
+        return self._held
 
     @property
     def proven(self) -> bool:
         """What is in force is not NCCL's choice, and was shown to be better."""
-        return self.in_force is not None and self._loop is not None and self._loop.proven
+        return self._loop is not None and self.in_force is not None and self._loop.proven
 
     def can_open(self) -> bool:
         """Whether the account pays for a trial's first call."""
-        return self._loop is None and self._account >= self._params.worst
+        return not self.open and self._account >= self._params.worst
 
-    def begin(self, proposals: Sequence[Config]) -> bool:
-        """Start a trial of one or more proposals, the best first; False where it cannot be paid."""
-        if not proposals or not self.can_open():
+    def begin(self, proposals: Sequence[Config], measured: int = BEFORE) -> bool:
+        """Start a trial.
+
+        Args:
+            proposals: one or more, the best first.
+            measured: how many of the last calls of NCCL's choice met the load of now.
+
+        Returns:
+            False where it cannot be paid, or NCCL's choice was hardly measured.
+        """
+        if not proposals or not self.can_open() or len(self._usual) < BEFORE:
             return False
-        names = [f"proposal {i}" for i in range(len(proposals))]
-        loop = ClosedLoop(
-            [Arm(NCCLS), *(Arm(name) for name in names)], NCCLS, names[0],
-            self._params.budget, **self._params.loop(self._seed + self.trials),
-        )  # fmt: skip
-        for latency in self._before:
-            loop.observe(NCCLS, latency)
-        state = {**loop.to_dict(), "account": self._account}
-        if len(self._before) == BEFORE:
-            state["plan"] = [names[0]]  # NCCL's part of the first block has been measured
-        self._loop = ClosedLoop.from_dict(state)
-        self._configs = {NCCLS: None, **dict(zip(names, proposals, strict=True))}
-        self._opening = [] if len(self._before) == BEFORE else None
+        p = self._params
+        before = list(self._usual)[-max(measured, BEFORE) :]
+        self._opening = Opening(before, proposals, p.worth, p.worst, self._account)
+        self.lost = []
         self.trials += 1
         return True
 
     def end(self) -> None:
         """Go back to NCCL's choice."""
-        if self._loop is not None:
-            self._account = min(self._loop.account, self._capacity)
-            self._loop = None
-            self._before.clear()
+        if self.open:
+            self._account = min(self.account, self._capacity)
+            self._opening = self._loop = self._held = None
             self._level.clear()
-            self._probe, self._opening = 0, None
+            self._probe = 0
 
     def config(self) -> Config | None:
         """Return what the next call shall run; None: NCCL's choice."""
-        if self._loop is None or self._probe > 0:
-            return None
         if self._opening is not None:
-            return self._configs["proposal 0"]
-        return self._configs[self._loop.next_arm().name]
+            return self._opening.config
+        if self._loop is None or self._probe > 0 or self._loop.next_arm().name == NCCLS:
+            return None
+        return self._held
 
     def observe(self, config: Config | None, latency_us: float) -> Verdict | None:
         """Take a call: what really ran (None: NCCL's choice) and how long it took.
@@ -172,59 +180,97 @@ class Guard:
             Where the trial stands after it; None without one.
         """
         self._calls += 1
+        if config is None and self._opening is None:
+            self._see_usual(latency_us)
+        awaited = self._held if self._opening is None else self._opening.config
+        if config is not None and config != awaited:
+            self.charge(config, latency_us)  # ranks agreed on the next one only later
+        if self._opening is not None:
+            return self._open(self._opening, config, latency_us)
         loop = self._loop
         if loop is None:
             if self._calls > self._params.startup:
                 self._account = min(self._account + SPENT * self._params.budget, self._capacity)
-            if config is None:
-                self._before.append(latency_us)
             return None
-        name = next((n for n, c in self._configs.items() if c == config), None)
-        if name is None:
+        if config not in (None, self._held):
             return Verdict.OPEN  # something from before the trial; it says nothing about it
-        loop.observe(name, latency_us)
-        if self._opening is not None:
-            loop = self._open(loop, config, latency_us)
-        self._watch_level(config, latency_us, name == loop.in_force)
+        loop.observe(NCCLS if config is None else HELD, latency_us)
+        if config is not None and loop.in_force == HELD:
+            self._watch_level(latency_us)
+        self._unprobed += 1
         loop.next_arm()  # it may find that the account no longer covers what is planned
-        if loop.in_force != NCCLS:
-            return Verdict.KEPT if loop.proven else Verdict.OPEN
-        if loop.rival is not None and len(self._configs) > 2 and loop.account >= self._params.worst:
-            return Verdict.OPEN
+        if loop.in_force == NCCLS and loop.rival is None:
+            return self._roll_back()
+        return Verdict.KEPT if loop.in_force == HELD and loop.proven else Verdict.OPEN
+
+    def charge(self, config: Config | None, latency_us: float) -> None:
+        """Book a call that judges nothing: it ran late, or while connections were settling."""
+        if config is None or not self._usual:
+            return
+        usual = median(self._usual)
+        loss = min(max(latency_us / usual, 1 / OUTLIER), OUTLIER) - 1
+        if self._opening is not None:
+            self._opening.account -= max(loss, 0.0)
+        elif self._loop is not None:
+            state = self._loop.to_dict()
+            state["account"] = min(state["account"] - loss, self._capacity)
+            self._loop = ClosedLoop.from_dict(state)
+        else:
+            self._account = min(self._account - loss, self._capacity)
+
+    def _roll_back(self) -> Verdict:
+        if self._held is not None:
+            self.lost.append(self._held)
         self.rollbacks += 1
         self.end()
         return Verdict.ROLLED_BACK
 
-    def _open(self, loop: ClosedLoop, config: Config | None, latency_us: float) -> ClosedLoop:
-        """Judge the calls that a trial begins with; return the loop that goes on."""
-        opening, fast = self._opening, (1 - self._params.worth) * min(self._before)
-        if config != self._configs["proposal 0"] or opening is None:
-            return loop
-        opening.append(latency_us)
-        if latency_us > fast or loop.in_force == NCCLS:
-            self._opening = None  # not clearly better: pairs of calls decide
-        elif len(opening) == OPENING:
-            self._opening = None
-            loop = ClosedLoop.from_dict({**loop.to_dict(), "proven": True, "plan": []})
-            self._loop = loop
-        return loop
+    def _open(self, opening: Opening, config: Config | None, latency_us: float) -> Verdict:
+        """Take a call of the opening, and go on with what it found."""
+        if config is None:
+            opening.before(latency_us)
+        if config is None or config != opening.config:
+            return Verdict.OPEN  # not in force on all ranks yet
+        opening.observe(latency_us)
+        if opening.config is not None:
+            return Verdict.OPEN
+        self.lost = opening.lost
+        self._held = opening.champion or opening.undecided
+        if self._held is None:
+            return self._roll_back()
+        p = self._params
+        loop = ClosedLoop(
+            [Arm(NCCLS), Arm(HELD)], NCCLS, HELD, p.budget, **p.loop(self._seed + self.trials)
+        )
+        for name, what in ((NCCLS, None), (HELD, self._held)):
+            for latency in opening.calls[what]:
+                loop.observe(name, latency)
+        state = {**loop.to_dict(), "account": opening.account, "plan": []}
+        if opening.champion is not None:
+            state["proven"] = True
+        self._loop, self._opening = ClosedLoop.from_dict(state), None
+        return Verdict.KEPT if opening.champion is not None else Verdict.OPEN
 
-    def _watch_level(self, config: Config | None, latency_us: float, held: bool) -> None:
+    def _see_usual(self, latency_us: float) -> None:
+        """Take a call of NCCL's choice; a probe ends where contention is not over."""
+        if self._probe > 0:
+            same = len(self._usual) > 0 and latency_us >= SAME * median(self._usual)
+            self._probe = 0 if same else self._probe - 1
+        self._usual.append(latency_us)
+
+    def _watch_level(self, latency_us: float) -> None:
         """Ask NCCL's choice again when the network seems to be another one.
 
         What another configuration takes on a clean network is not known, so only its own past
         tells of a change; whether contention is over, calls in NCCL's choice say.
         """
-        self._unprobed += 1
-        if config is None:
-            self._probe = max(self._probe - 1, 0)
-            return
-        if not held:
-            return
         self._level.append(math.log(latency_us))
         logs = list(self._level)
-        if len(logs) < 2 * _LAST or self._unprobed < PROBE_REST:
+        if len(logs) < _LEVEL or self._unprobed < PROBE_REST:
             return
-        if abs(median(logs[-_LAST:]) - median(logs[:-_LAST])) > JUMP:
+        old, new = logs[:-_LAST], logs[-_LAST:]
+        above = sum(a > b for a in new for b in old)
+        clear = odds(len(old), len(new), min(above, len(old) * len(new) - above)) <= ODDS
+        if clear and abs(median(new) - median(old)) > JUMP:
             self._probe, self._unprobed = PROBE, 0
             self._level.clear()

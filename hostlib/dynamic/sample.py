@@ -47,6 +47,8 @@ class Sample:
         config: what really ran.
         decided: by a policy's decision; False: NCCL's own choice.
         gpu: None where there is no GPU.
+        settling: one of the first calls after a change: connections and rivals are still finding
+            their rates, so it says nothing of the configuration.
     """
 
     key: Key
@@ -56,6 +58,7 @@ class Sample:
     config: Config
     decided: bool = False
     gpu: GpuStats | None = None
+    settling: bool = False
 
 
 def check(sample: Sample, last_ns: int | None) -> None:

@@ -12,12 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from ringstep.hostlib.dynamic.actions import Mask
+from ringstep.hostlib.dynamic.actions import Mask, decode
 from ringstep.hostlib.dynamic.features import Vector
 from ringstep.hostlib.dynamic.weights import Weights
+from ringstep.hostlib.shm_layout import Algo, Proto
 
 AGREEMENT: Final = 0.8
 """Share of the heads that must find a proposal better than what is in force."""
+
+
+APART: Final = 3
+"""Two proposals of one algorithm and protocol differ by as many channels at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,9 @@ class Selector:
 def propose(q: Vector, mask: Mask, in_force: int | None, count: int = 1) -> list[Proposal]:
     """Return the best legal actions that the heads agree on, best first; may be none.
 
+    The first is the best of all, the second the best of the same algorithm and protocol with other
+    channels, from the third on they are of others.
+
     Args:
         q: heads by actions.
         mask: legal actions.
@@ -77,19 +85,31 @@ def propose(q: Vector, mask: Mask, in_force: int | None, count: int = 1) -> list
     """
     if not mask.any():
         return []
-    mean = np.where(mask, q.mean(axis=0), -np.inf)
-    found = []
-    for action in np.argsort(-mean, kind="stable")[:count].tolist():
-        if not mask[action]:
-            break
-        if in_force is None:
-            best = np.where(mask, q, -np.inf).max(axis=1)
-            margins = q[:, action] - best
-            spread = float(q[:, mask].std()) or 1.0
-            agreement, gain = float((margins > -0.25 * spread).mean()), 0.0
-        else:
-            margins = q[:, action] - q[:, in_force]
-            agreement, gain = float((margins > 0).mean()), float(margins.mean())
-        if action != in_force and agreement >= AGREEMENT:
-            found.append(Proposal(action, gain, agreement))
-    return found
+    if in_force is None:
+        best = np.where(mask, q, -np.inf).max(axis=1, keepdims=True)
+        spread = float(q[:, mask].std()) or 1.0
+        gain = np.zeros(q.shape[1])
+        agreement = (q - best > -0.25 * spread).mean(axis=0)
+    else:
+        margins = q - q[:, in_force, None]
+        gain, agreement = margins.mean(axis=0), (margins > 0).mean(axis=0)
+    agreed = mask & (agreement >= AGREEMENT)
+    if in_force is not None:
+        agreed[in_force] = False
+    ranked = [
+        Proposal(action, float(gain[action]), float(agreement[action]))
+        for action in np.argsort(-q.mean(axis=0), kind="stable").tolist()
+        if agreed[action]
+    ]
+    if not ranked:
+        return []
+    first = decode(ranked[0].action)
+    by_pair: dict[tuple[Algo, Proto], Proposal] = {}
+    others: list[Proposal] = []
+    for each in ranked[1:]:
+        config = decode(each.action)
+        if (config.algo, config.proto) != (first.algo, first.proto):
+            by_pair.setdefault((config.algo, config.proto), each)
+        elif not others and abs(config.n_channels - first.n_channels) >= APART:
+            others.append(each)
+    return [ranked[0], *others, *by_pair.values()][:count]

@@ -54,7 +54,7 @@ def line_of(client: socket.socket) -> dict[str, Any]:
         (b"\xff\xfe", "not a JSON object"),
         (b"status", "not a JSON object"),
         (b'{"do": 3}', 'an object with "do"'),
-        (b'{"do": "dance"}', "'dance': status, policy, bypass or stop"),
+        (b'{"do": "dance"}', "'dance': status, calls, policy, bypass or stop"),
         (b'{"do": "policy"}', '"name" is missing'),
         (b'{"do": "policy", "name": ["x"]}', '"name" is missing'),
         (b'{"do": "bypass", "on": 1}', '"on" is true or false'),

@@ -166,6 +166,25 @@ def test_warm_up_then_a_decision_then_cooldown(bench: Bench) -> None:
     assert bench.policy.samples[-1].decision == ONE
 
 
+def test_what_ran_before_a_change_and_is_told_after_it_had_settled(bench: Bench) -> None:
+    bench.collective(8)
+    bench.applied(1)
+    bench.collective(3)
+    bench.policy.answer = TWO
+    bench.policy.version += 1
+    bench.collective()
+    for state in (OfferState.ACKNOWLEDGED, OfferState.COMMITTED, OfferState.APPLIED):
+        bench.outcome(state, 2)
+    bench.epoch = 1
+    bench.collective(2)
+    bench.epoch = 2
+    bench.collective(4)
+    states = [s.state for s in bench.policy.samples if s.epoch == 1][3:]
+    assert states == [EntryState.NONE] * len(states)
+    states = [s.state for s in bench.policy.samples if s.epoch == 2]
+    assert states == [EntryState.COOLDOWN] * 3 + [EntryState.NONE]
+
+
 def test_the_policy_is_asked_on_a_miss_and_for_a_new_version_only(bench: Bench) -> None:
     bench.collective(8)
     bench.applied(1)

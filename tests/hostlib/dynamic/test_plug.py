@@ -82,6 +82,46 @@ def test_a_rank_that_stops_telling_ends_what_was_decided(plugged: Dynamic) -> No
     assert plugged.version > version
 
 
+def test_a_rank_that_waits_for_a_late_one_is_no_contention(plugged: Dynamic) -> None:
+    for i in range(60):
+        sample = told(i, 1_000_000)
+        early = 1_000_000 if i < 20 else 9_000_000
+        plugged.observe(replace(sample, duration_ns={0: early, 1: 1_000_000}))
+    assert plugged.process(KEY) is None
+    assert plugged.version == 1
+
+
+def test_where_ranks_end_by_themselves_the_slowest_one_counts(plugged: Dynamic) -> None:
+    key = replace(KEY, collective=Collective.BROADCAST)
+    for i in range(60):
+        sample = replace(told(i, 1_000_000), key=key)
+        slowest = 1_000_000 if i < 20 else 9_000_000
+        plugged.observe(replace(sample, duration_ns={0: 1_000_000, 1: slowest}))
+    assert plugged.version > 1
+
+
+def test_collectives_of_a_packet_or_two_are_left_to_nccl(plugged: Dynamic) -> None:
+    key = replace(KEY, size_class=5, bytes=48)  # as the torch hook's at a fence
+    for i in range(60):
+        plugged.observe(replace(told(i, 100_000 if i < 20 else 900_000), key=key))
+        assert plugged.process(key) is None
+    assert plugged.version == 1
+
+
+def test_the_first_calls_after_a_switch_end_no_trial(plugged: Dynamic) -> None:
+    for i in range(30):
+        plugged.observe(told(i, 1_000_000 if i < 20 else 3_000_000))
+    tried = plugged.process(KEY)
+    assert tried is not None
+    for i in range(30, 60):  # new connections find their rates
+        settling = replace(told(i, 30_000_000, tried), state=EntryState.COOLDOWN)
+        plugged.observe(settling)
+        assert plugged.process(KEY) == tried
+    for i in range(60, 90):
+        plugged.observe(told(i, 30_000_000, tried))
+    assert plugged.process(KEY) is None
+
+
 def test_communicators_are_forgotten_in_the_end(
     plugged: Dynamic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

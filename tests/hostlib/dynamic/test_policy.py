@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ringstep.hostlib.dynamic import policy as module
-from ringstep.hostlib.dynamic.actions import Config, Key
+from ringstep.hostlib.dynamic.actions import Config, Key, encode
 from ringstep.hostlib.dynamic.baseline import Baselines
 from ringstep.hostlib.dynamic.policy import WARM_UP, DynamicPolicy, PolicyParams
 from ringstep.hostlib.dynamic.sample import GpuStats, Sample
@@ -224,3 +224,25 @@ def test_the_rule_fits_what_the_detector_was_trained_to_say(detector_weights: We
         params = {**detector_weights.params, "contended": contended}
         detector = module.Detector(Weights("detector", detector_weights.tensors, "", params))
         assert detector.rule == rule
+
+
+def test_a_wide_ring_is_tried_where_the_selector_errs(slow: Any, wants: Any, call: Call) -> None:
+    wrong = Config(Algo.TREE, Proto.LL, 2)
+
+    def times(config: Config | None) -> float:
+        return {None: 300.0, BETTER: 150.0}.get(config, 320.0)
+
+    class Unsure(wants):  # type: ignore[misc]
+        def values(self, hidden: Any, scalars: Any) -> Any:
+            q = super().values(hidden, scalars)
+            q[0, encode(BETTER)] = 0.5
+            return q
+
+    policy = DynamicPolicy(slow, Unsure(wrong), PolicyParams(proposals=1))
+    run(policy, call, clean, 20)
+    ran = run(policy, call, times, 60)
+    assert ran[4:6] == [wrong, wrong]
+    assert ran[-1] == BETTER
+    alone = DynamicPolicy(slow, wants(wrong), PolicyParams(proposals=1, hedge=False))
+    run(alone, call, clean, 20)
+    assert BETTER not in run(alone, call, times, 60)

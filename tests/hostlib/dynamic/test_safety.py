@@ -99,7 +99,7 @@ def test_what_stops_being_better_is_rolled_back() -> None:
     guard.begin([BETTER])
     drive(guard, {None: 100.0, BETTER: 60.0}, 100)
     assert guard.in_force == BETTER
-    drive(guard, {None: 50.0, BETTER: 60.0}, 400)
+    drive(guard, {None: 50.0, BETTER: 60.0}, 800)
     assert guard.in_force is None
 
 
@@ -126,3 +126,29 @@ def test_a_verdict_is_told() -> None:
 def test_parameters_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="account"):
         Guard(SafetyParams(budget=0.001))
+
+
+def test_calls_that_come_late_are_paid_for_too() -> None:
+    guard = warmed(Guard())
+    full = guard.account
+    guard.begin([BETTER])
+    while guard.open:
+        guard.observe(guard.config(), 130.0)
+    left = guard.account
+    assert left < full
+    for _ in range(3):  # ranks had not agreed on going back yet
+        guard.observe(BETTER, 130.0)
+    assert guard.account == pytest.approx(left - 0.9)
+    guard.observe(None, 100.0)
+    assert guard.account == pytest.approx(left - 0.9)
+
+
+def test_calls_while_connections_settle_are_paid_for_and_judge_nothing() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    before = guard.account
+    for _ in range(4):
+        guard.charge(BETTER, 110.0)
+    assert guard.account == pytest.approx(before - 0.4)
+    drive(guard, {None: 100.0, BETTER: 60.0}, 20)
+    assert guard.proven

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from ringstep.hostlib.dynamic.actions import LEGAL, N_ACTIONS
+from ringstep.hostlib.dynamic.actions import LEGAL, N_ACTIONS, Config, encode
 from ringstep.hostlib.dynamic.selector import Selector, propose
 from ringstep.hostlib.dynamic.weights import HEADS, Weights
-from ringstep.hostlib.shm_layout import Collective
+from ringstep.hostlib.shm_layout import Algo, Collective, Proto
 
 MASK = LEGAL[Collective.ALL_REDUCE]
 LEGAL_ONES = np.flatnonzero(MASK).tolist()
@@ -57,3 +57,14 @@ def test_dueling_heads_are_centred(selector_weights: Weights) -> None:
 def test_weights_of_the_other_network_are_refused(detector_weights: Weights) -> None:
     with pytest.raises(ValueError, match="not of a selector"):
         Selector(detector_weights)
+
+
+def test_proposals_differ_in_channels_by_some_or_in_more_than_that() -> None:
+    q = np.zeros((HEADS, N_ACTIONS), np.float32)
+    wide, near, apart, tree = (
+        encode(Config(algo, Proto.SIMPLE, n))
+        for algo, n in ((Algo.RING, 8), (Algo.RING, 7), (Algo.RING, 4), (Algo.TREE, 8))
+    )
+    q[:, wide], q[:, near], q[:, tree], q[:, apart] = 4.0, 3.0, 2.5, 2.0
+    held = encode(Config(Algo.RING, Proto.LL, 1))
+    assert [each.action for each in propose(q, MASK, held, 3)] == [wide, apart, tree]
