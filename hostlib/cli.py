@@ -17,7 +17,11 @@ from ringstep.hostlib import shm_layout as lay
 from ringstep.hostlib.bridge.command import bridge
 from ringstep.hostlib.cli_options import JobOption, JsonOption, fail
 from ringstep.hostlib.coordinator.cli import register as add_coordinator
+from ringstep.hostlib.evaluate.calibration.cli import calibrate_command
 from ringstep.hostlib.evaluate.cli import evaluate_command
+from ringstep.hostlib.evaluate.record_cli import record_command
+from ringstep.hostlib.evaluate.report.cli import report_command
+from ringstep.hostlib.evaluate.sweep_cli import sweep_command
 from ringstep.hostlib.learn.cli import app as train_app
 from ringstep.hostlib.native.build import BuildError, build
 from ringstep.hostlib.shm import (
@@ -40,8 +44,12 @@ add_coordinator(app)
 app.command("bridge")(bridge)
 app.command("probe-nic")(probe_nic)
 app.add_typer(train_app, name="train")
+traces_app.command("sweep", no_args_is_help=True)(sweep_command)
+traces_app.command("record", no_args_is_help=True)(record_command)
 app.add_typer(traces_app, name="traces")
+app.command("calibrate", no_args_is_help=True)(calibrate_command)
 app.command("evaluate", no_args_is_help=True)(evaluate_command)
+app.command("report", no_args_is_help=True)(report_command)
 
 _Shm = Annotated[
     Path | None,

@@ -19,6 +19,7 @@ from ringstep.hostlib.traces.fluid import CLEAN, Load, best, latency_us
 from ringstep.hostlib.traces.generate import Job
 from ringstep.hostlib.traces.noise import factors
 from ringstep.hostlib.traces.scenarios import Schedule
+from ringstep.hostlib.traces.sweep import Draws, Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class FluidEnvironment:
         s, at = self._schedule, self._at
         if at >= len(s):
             raise IndexError(f"call {at}: the schedule has {len(s)} calls")
-        load = Load(float(s.level[at]), float(s.flows[at]), float(s.slow_host[at]))
+        load = s.load(at)
         ran = config or self._nccls
         time = self._known.get((ran, load))
         if time is None:
@@ -125,6 +126,61 @@ class FluidEnvironment:
         """Return a call's time without noise; None: as NCCL chooses."""
         job = self._job
         return latency_us(job.key, job.n_bytes, config or self._nccls, load, job.params)
+
+
+class RecordedEnvironment:
+    """A sweep of a real or simulated network, its calls drawn again at random.
+
+    Calls are independent of one another here: what was measured has no memory beyond its load.
+    Chunks are the protocols' own.
+    """
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep, self._draws = sweep, Draws(sweep)
+        self._channels = max(config.n_channels for config in sweep.calls_us)
+
+    @property
+    def name(self) -> str:
+        """For reports."""
+        return f"recorded {self._sweep.env}"
+
+    @property
+    def key(self) -> Key:
+        """Of all calls."""
+        return self._sweep.key
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all calls."""
+        return self._sweep.n_bytes
+
+    def start(self, schedule: Schedule, seed: int) -> None:
+        """Begin an episode."""
+        self._schedule, self._at, self._now = schedule, 0, 10**9
+        self._u = np.random.default_rng([seed, 13]).random(len(schedule))
+
+    def run(self, config: Config | None) -> Ran:
+        """Run the next call.
+
+        Raises:
+            IndexError: the schedule is over.
+            KeyError: a configuration that the sweep has not measured.
+        """
+        s, at = self._schedule, self._at
+        if at >= len(s):
+            raise IndexError(f"call {at}: the schedule has {len(s)} calls")
+        ran = None
+        if config is not None:  # a communicator has as many channels as were measured
+            channels = min(config.n_channels, self._channels)
+            ran = Config(config.algo, config.proto, channels)
+        latency = self._draws.latency_us(ran, s.load(at), float(self._u[at]))
+        self._at += 1
+        self._now += int((latency + 2.0 * self._sweep.clean_us) * 1e3)
+        return Ran(ran or self._sweep.usual, latency, self._now, config is not None)
+
+    def oracle(self, load: Load) -> Mapping[Key, Config]:
+        """Return the configuration of the least median."""
+        return {self.key: self._sweep.best(load)}
 
 
 class Lagged:

@@ -11,18 +11,31 @@ from typing import Any, Final
 
 import numpy as np
 
+from ringstep.hostlib.dynamic.policy import DynamicPolicy
+from ringstep.hostlib.dynamic.safety import SafetyParams
+from ringstep.hostlib.dynamic.sample import Sample
 from ringstep.hostlib.evaluate.environment import Environment
 from ringstep.hostlib.evaluate.harness import Decider, Episode, run_episode
+from ringstep.hostlib.evaluate.report.shape import quantiles
 from ringstep.hostlib.evaluate.stats import Interval, bootstrap, sign_flip
 from ringstep.hostlib.rivals.fixed import Fixed
 from ringstep.hostlib.rivals.nccl import LeaveNccl
 from ringstep.hostlib.traces import scenarios as sc
 from ringstep.hostlib.traces.fluid import Load
 
+BUDGET: Final = SafetyParams().budget
+"""The stated bound: a share of time that may be lost against NCCL's choice."""
 Maker = Callable[[Environment], Decider]
 """Makes a fresh policy for an environment."""
 Progress = Callable[[str], None]
+Seen = Callable[[float, Mapping[str, list[Episode]]], None]
+"""Is shown the episodes of a level, by policy."""
 
+NCCL: Final = "nccl"
+ORACLE: Final = "oracle"
+"""The best configuration of each level, by sweep: no policy, a bound."""
+ONSET: Final = 20
+"""Calls before contention, where an experiment does not say."""
 ONSETS: Final = (10, 20, 30)
 
 
@@ -47,20 +60,24 @@ def detection(
     for name, make in policies.items():
         rows = {}
         for level in levels:
-            episodes = _run(make, environments, seeds, sc.sustained(calls, level, 20))
-            times = [e.detect_calls for e in episodes]
-            alarms = sum(e.false_alarms for e in episodes)
-            rows[f"{level:g}"] = {
-                "median": _finite(bootstrap(times, _median)),
-                "p90": _plain(float(np.percentile(times, 90, method="higher"))),
-                "found": float(np.mean(np.isfinite(times))),
-                "false_alarms": alarms,
-                "episodes": len(times),
-            }
+            schedule = sc.sustained(calls, level, ONSET)
+            rows[f"{level:g}"] = detection_row(_run(make, environments, seeds, schedule))
             if progress is not None:
                 progress(f"detection {name} {level:.0%}")
         found[name] = rows
     return found
+
+
+def detection_row(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Return how soon sustained contention was found in episodes."""
+    times = [e.detect_calls for e in episodes]
+    return {
+        "median": _finite(bootstrap(times, _median)),
+        "p90": _plain(float(np.percentile(times, 90, method="higher"))),
+        "found": float(np.mean(np.isfinite(times))),
+        "false_alarms": sum(e.false_alarms for e in episodes),
+        "episodes": len(times),
+    }
 
 
 def onsets(
@@ -122,7 +139,8 @@ def false_reconfigurations(
 
 def gains(
     policies: Mapping[str, Maker], environments: Sequence[Environment], seeds: Sequence[int],
-    levels: Sequence[float] = sc.LEVELS, calls: int = 220, progress: Progress | None = None,
+    levels: Sequence[float] = (0.0, *sc.LEVELS), calls: int = 220,
+    progress: Progress | None = None, seen: Seen | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return gains against NCCL's choice and shares of the oracle's gain, by policy and level.
 
@@ -132,37 +150,46 @@ def gains(
     Level 0 gives the overhead on a clean network.
     """
     found: dict[str, Any] = {name: {} for name in policies}
-    for level in (0.0, *levels):
-        schedule = sc.sustained(calls, level, 20) if level else sc.clean(calls)
-        base = _run(lambda env: LeaveNccl(), environments, seeds, schedule)
-
-        def ideal(env: Environment, level: float = level) -> Decider:
-            return Fixed(env.oracle(Load(level)))
-
-        top = _run(ideal, environments, seeds, schedule)
-        for name, make in policies.items():
-            runs = _run(make, environments, seeds, schedule)
-            units = [
-                {
-                    "ratio": _ratio(np.median, e, b, 20), "settled": _ratio(np.median, e, b, 120),
-                    "mean": _ratio(np.mean, e, b, 20), "oracle": _ratio(np.mean, t, b, 20),
-                    "oracle_p50": _ratio(np.median, t, b, 20),
-                }
-                for e, b, t in zip(runs, base, top, strict=True)
-            ]  # fmt: skip
-            found[name][f"{level:g}"] = {
-                "gain_vs_nccl": _gain(units, "ratio").plain(),
-                "settled_gain": _gain(units, "settled").plain(),
-                "mean_gain": _gain(units, "mean").plain(),
-                "oracle_gain": _gain(units, "oracle_p50").plain(),
-                "share_of_oracle": _finite(bootstrap(units, _share)),
-                "p_value": sign_flip([float(np.log(u["mean"])) for u in units]),
-                "worst_episode": float(max(u["mean"] for u in units) - 1),
-                "reconfigurations": float(np.mean([e.reconfigurations for e in runs])),
-            }
-            if progress is not None:
-                progress(f"gains {name} {level:.0%}")
+    for level in levels:
+        schedule = sc.sustained(calls, level, ONSET) if level else sc.clean(calls)
+        runs = paired(_with_bounds(policies, level), environments, seeds, schedule)
+        if seen is not None:
+            seen(level, runs)
+        for name in policies:
+            found[name][f"{level:g}"] = gain_row(runs[name], runs[NCCL], runs[ORACLE], ONSET)
+        if progress is not None:
+            progress(f"gains {level:.0%}")
     return found
+
+
+def gain_row(
+    runs: Sequence[Episode], base: Sequence[Episode], top: Sequence[Episode], onset: int
+) -> dict[str, Any]:
+    """Return gains of episodes against those of NCCL's choice, beside the oracle's."""
+    half = onset + (len(runs[0].schedule) - onset) // 2
+    units = [
+        {
+            "ratio": _ratio(np.median, e, b, onset), "settled": _ratio(np.median, e, b, half),
+            "mean": _ratio(np.mean, e, b, onset), "oracle": _ratio(np.mean, t, b, onset),
+            "oracle_p50": _ratio(np.median, t, b, onset), "all": _ratio(np.mean, e, b, 0),
+        }
+        for e, b, t in zip(runs, base, top, strict=True)
+    ]  # fmt: skip
+    return {
+        "gain_vs_nccl": _gain(units, "ratio").plain(),
+        "settled_gain": _gain(units, "settled").plain(),
+        "mean_gain": _gain(units, "mean").plain(),
+        "oracle_gain": _gain(units, "oracle_p50").plain(),
+        "share_of_oracle": _finite(bootstrap(units, _share)),
+        "p_value": sign_flip([float(np.log(u["mean"])) for u in units]),
+        "worst_episode": float(max(u["mean"] for u in units) - 1),
+        "loss": {
+            "worst": max(u["all"] for u in units) - 1,
+            "over": sum(u["all"] - 1 > BUDGET for u in units),
+            "episodes": len(units),
+        },
+        "reconfigurations": float(np.mean([e.reconfigurations for e in runs])),
+    }
 
 
 REGIMES: Final = {"equal": 0, "fair": 150}
@@ -177,17 +204,21 @@ def versus(
     levels: Sequence[float] = sc.LEVELS,
     calls: int = 200,
     progress: Progress | None = None,
+    seen: Seen | None = None,
 ) -> dict[str, Any]:
     """Return gains of every policy against one of them, by regime and level.
 
     ``equal``: contention from the first call on, all start at once; ``fair``: clean calls first.
-    Median and mean latencies are over all contended calls, ``settled`` over the last half.
+    Median and mean latencies are over all contended calls, ``settled`` over the last half. ``seen``
+    is shown the episodes of the fair regime.
     """
     found: dict[str, Any] = {name: {} for name in policies}
     for regime, before in REGIMES.items():
         for level in levels:
             schedule = sc.sustained(before + calls, level, before)
-            runs = {n: _run(m, environments, seeds, schedule) for n, m in policies.items()}
+            runs = paired(policies, environments, seeds, schedule)
+            if seen is not None and before:
+                seen(level, runs)
             for name, episodes in runs.items():
                 pairs = list(zip(episodes, runs[rival], strict=True))
                 units = [
@@ -216,34 +247,37 @@ def table(
     levels: Sequence[float] = sc.LEVELS,
     calls: int = 200,
     progress: Progress | None = None,
+    iterations: int = 40,
 ) -> dict[str, Any]:
     """Return mean gains by policy, environment and level: sizes, ranks, nodes or workloads.
 
-    Contention starts after a tenth of the calls, which are at least forty
-    iterations of a workload; what is compared is all that comes after.
+    Contention starts after a tenth of the calls, which are at least ``iterations`` of a workload;
+    what is compared is all that comes after.
     ``oracle`` is among the policies: the best configuration of each level, by sweep.
     """
-    found: dict[str, Any] = {name: {} for name in ("oracle", *policies)}
+    found: dict[str, Any] = {name: {} for name in (ORACLE, *policies)}
     for label, env in environments.items():
         for level in levels:
-            count = max(calls, 40 * _spacing(env))
-            onset = max(count // 10, 12 * _spacing(env))
+            count = max(calls, iterations * _spacing(env))
+            onset = max(count // 10, min(12 * _spacing(env), count // 4), 1)
             schedule = sc.sustained(count, level, onset)
-            base = _run(lambda env: LeaveNccl(), [env], seeds, schedule)
-
-            def ideal(env: Environment, level: float = level) -> Decider:
-                return Fixed(env.oracle(Load(level)))
-
-            for name, make in {"oracle": ideal, **policies}.items():
-                runs = _run(make, [env], seeds, schedule)
-                units = [
-                    {"mean": _ratio(np.mean, e, b, onset)} for e, b in zip(runs, base, strict=True)
-                ]
+            every = paired(_with_bounds(policies, level), [env], seeds, schedule)
+            base = every[NCCL]
+            for name in (ORACLE, *policies):
+                runs = every[name]
                 row = found[name].setdefault(label, {})
-                row[f"{level:g}"] = _gain(units, "mean").plain()
+                row[f"{level:g}"] = mean_gain(runs, base, onset)
         if progress is not None:
             progress(f"table {label}")
     return found
+
+
+def mean_gain(
+    runs: Sequence[Episode], base: Sequence[Episode], onset: int
+) -> dict[str, float | int]:
+    """Return the gain of mean latencies from a call on, its median over episodes."""
+    pairs = zip(runs, base, strict=True)
+    return _gain([{"mean": _ratio(np.mean, e, b, onset)} for e, b in pairs], "mean").plain()
 
 
 def transitions(
@@ -256,25 +290,100 @@ def transitions(
         "de-escalating": sc.steps(150, {20: 0.8, 85: 0.6}),
         "ending": sc.steps(150, {20: 0.8, 85: 0.0}),
     }
-    found: dict[str, Any] = {}
-    for name, make in policies.items():
-        rows = {}
-        for what, schedule in plans.items():
-            runs = _run(make, environments, seeds, schedule)
-            base = _run(lambda env: LeaveNccl(), environments, seeds, schedule)
-            rows[what] = {
-                "first_phase_gain": 1 - _median(
-                    [_part(e, 20, 85) / _part(b, 20, 85) for e, b in zip(runs, base, strict=True)]
-                ),
-                "second_phase_gain": 1 - _median(
-                    [_part(e, 85, 150) / _part(b, 85, 150) for e, b in zip(runs, base, strict=True)]
-                ),
-                "reconfigurations": float(np.mean([e.reconfigurations for e in runs])),
-                "in_force_at_the_end": sum(e.configs[-1] is not None for e in runs) / len(runs),
-            }  # fmt: skip
-        found[name] = rows
+    found: dict[str, Any] = {name: {} for name in policies}
+    for what, schedule in plans.items():
+        every = paired(_with_bounds(policies, 0.0), environments, seeds, schedule)
+        for name in policies:
+            pairs = list(zip(every[name], every[NCCL], strict=True))
+            found[name][what] = {
+                "first_phase_gain": _phase(pairs, 20, 85),
+                "second_phase_gain": _phase(pairs, 85, 150),
+                "reconfigurations": float(np.mean([e.reconfigurations for e, _ in pairs])),
+                "in_force_at_the_end": sum(e.configs[-1] is not None for e, _ in pairs)
+                / len(pairs),
+            }
         if progress is not None:
-            progress(f"transitions {name}")
+            progress(f"transitions {what}")
+    return found
+
+
+def _phase(pairs: Sequence[tuple[Episode, Episode]], first: int, last: int) -> float:
+    return 1 - _median([_part(e, first, last) / _part(b, first, last) for e, b in pairs])
+
+
+def distributions(
+    runs: Mapping[str, Sequence[Episode]], level: float, rivals: Sequence[str] = (NCCL,)
+) -> dict[str, Any]:
+    """Return latencies of contended calls by policy; with NCCL's choice among them.
+
+    In units of NCCL's clean median in the same environment; tests are paired by episode.
+    """
+    before = runs[NCCL][0].schedule.onset or 0
+    scale = [float(np.median(e.latency_us[1:before])) for e in runs[NCCL]]
+    pooled = {
+        name: np.concatenate(
+            [e.latency_us[before:] / s for e, s in zip(episodes, scale, strict=True)]
+        )
+        for name, episodes in runs.items()
+    }
+    tests = []
+    for name in runs:
+        for rival in rivals:
+            if name in rivals:
+                continue
+            units = [
+                {"median": _ratio(np.median, e, r, before)}
+                for e, r in zip(runs[name], runs[rival], strict=True)
+            ]
+            tests.append(
+                {
+                    "policy": name, "rival": rival, "gain": _gain(units, "median").plain(),
+                    "p_value": sign_flip([float(np.log(u["median"])) for u in units]),
+                    "pairs": len(units),
+                }
+            )  # fmt: skip
+    return {
+        "level": level, "unit": "clean median of NCCL's choice", "tests": tests,
+        "policies": {name: quantiles(values.tolist()) for name, values in pooled.items()},
+    }  # fmt: skip
+
+
+def timelines(
+    make: Callable[[Environment], DynamicPolicy], env: Environment, seed: int = 0,
+    levels: Sequence[float] = sc.LEVELS, calls: int = 60,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return an episode per level, call by call: contention ratio and the detector's probability.
+
+    The ratio is to the median of the calls before the onset.
+    """
+    found = []
+    for level in levels:
+        policy, schedule = make(env), sc.sustained(calls, level, ONSET)
+        probability: list[float | None] = []
+
+        class Watched:
+            def __init__(self, policy: DynamicPolicy, told: list[float | None]) -> None:
+                self.process, self.state = policy.process, policy.state
+                self._policy, self._told = policy, told
+
+            def observe(self, sample: Sample) -> None:
+                self._policy.observe(sample)
+                asked = not sample.decided
+                value = self._policy.status(sample.key).get("probability")
+                self._told.append(value if asked else None)
+
+        episode = run_episode(Watched(policy, probability), env, schedule, seed)
+        times = episode.latency_us / np.median(episode.latency_us[1:ONSET])
+        sustained = np.flatnonzero(episode.sustained)
+        switched = [i for i, config in enumerate(episode.configs) if config is not None]
+        found.append(
+            {
+                "level": level, "onset": ONSET,
+                "ratio": [round(float(t), 4) for t in times], "probability": probability,
+                "found": int(sustained[0]) if len(sustained) else None,
+                "switched": switched[0] if switched else None,
+            }
+        )  # fmt: skip
     return found
 
 
@@ -286,7 +395,29 @@ def _spacing(env: Environment) -> int:
 def _run(
     make: Maker, environments: Sequence[Environment], seeds: Sequence[int], schedule: sc.Schedule
 ) -> list[Episode]:
-    return [run_episode(make(env), env, schedule, seed) for env in environments for seed in seeds]
+    return paired({"": make}, environments, seeds, schedule)[""]
+
+
+def paired(
+    policies: Mapping[str, Maker], environments: Sequence[Environment], seeds: Sequence[int],
+    schedule: sc.Schedule,
+) -> dict[str, list[Episode]]:  # fmt: skip
+    """Run every policy in every environment: side by side, so that drift of real ones hits all."""
+    found: dict[str, list[Episode]] = {name: [] for name in policies}
+    for env in environments:
+        for seed in seeds:
+            for name, make in policies.items():
+                found[name].append(run_episode(make(env), env, schedule, seed))
+    return found
+
+
+def _with_bounds(policies: Mapping[str, Maker], level: float) -> dict[str, Maker]:
+    """Return the policies with NCCL's choice and the oracle's beside them."""
+
+    def ideal(env: Environment) -> Decider:
+        return Fixed(env.oracle(Load(level)))
+
+    return {NCCL: lambda env: LeaveNccl(), ORACLE: ideal, **policies}
 
 
 def _part(episode: Episode, first: int, last: int) -> float:

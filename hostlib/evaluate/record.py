@@ -7,78 +7,55 @@ goes into the trace file, so that a selector can be trained on all actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from ringstep.hostlib.dynamic.actions import LEGAL, N_ACTIONS, Config, decode
-from ringstep.hostlib.evaluate.environment import Environment
-from ringstep.hostlib.traces.calibrate import Measured
+from ringstep.hostlib.dynamic.actions import LEGAL, Config, decode
+from ringstep.hostlib.evaluate.environment import Environment, Ran
 from ringstep.hostlib.traces.fluid import CLEAN, Load
 from ringstep.hostlib.traces.format import COLUMNS, Traces
-from ringstep.hostlib.traces.generate import FluidOracle
 from ringstep.hostlib.traces.scenarios import Schedule, blank
+from ringstep.hostlib.traces.sweep import Sweep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SETTLE: Final = 2
 """Calls after a change of load that are not counted."""
+ROW: Final = 4
+"""Calls of a configuration in a row that are counted, after one that is not.
 
-
-@dataclass(frozen=True)
-class Sweep:
-    """What every configuration takes under every load that was tried.
-
-    Attributes:
-        env: name of the environment.
-        loads: with ``CLEAN`` among them.
-        usual: NCCL's choice, by load.
-        usual_us: its median, by load.
-        latencies_us: medians, loads by 96 actions; NaN where an action is not legal.
-        samples: all measured calls, for :func:`ringstep.hostlib.traces.calibrate.calibrate`.
-    """
-
-    env: str
-    loads: Sequence[Load]
-    usual: Config
-    usual_us: Sequence[float]
-    latencies_us: Array
-    samples: Sequence[Measured]
-
-    def at(self, level: float) -> int:
-        """Return the index of the load whose level is nearest."""
-        return int(np.argmin([abs(load.level - level) for load in self.loads]))
-
-    def best(self, load: Load) -> Config:
-        """Return the best configuration under the load nearest to ``load``."""
-        row = self.latencies_us[self.at(load.level)]
-        return decode(int(np.nanargmin(row))).plain
-
-    @property
-    def clean_us(self) -> float:
-        """NCCL's choice on a clean network."""
-        return float(self.usual_us[self.at(0.0)])
-
-    @property
-    def best_us(self) -> float:
-        """The best configuration on a clean network."""
-        return float(min(np.nanmin(self.latencies_us[self.at(0.0)]), self.clean_us))
+A configuration is in force for many calls; the first finds its connections idle.
+"""
 
 
 def sweep(
-    env: Environment, loads: Sequence[Load], repeats: int = 5, seed: int = 0, max_channels: int = 8
+    env: Environment,
+    loads: Sequence[Load],
+    repeats: int = 5,
+    seed: int = 0,
+    max_channels: int = 8,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """Measure every legal configuration under every load.
 
-    Takes ``len(loads) * (configurations + 1) * repeats`` calls.
+    Takes five calls for four that are counted, ``len(loads) * (configurations + 1) * repeats``, in
+    rows in random order, so that drift hits all configurations alike.
+
+    Args:
+        env: what is measured.
+        loads: with a clean one.
+        repeats: calls of each.
+        seed: of the order.
+        max_channels: as many as communicators have.
+        progress: called with calls done and to do.
 
     Raises:
         ValueError: no clean load among ``loads``, or no repeats.
     """
-    if not any(load == CLEAN for load in loads):
+    loads = sorted(loads, key=lambda load: load.level)
+    if not loads or loads[0] != CLEAN:
         raise ValueError("loads: a clean one is missing, by which rewards are reckoned")
     if repeats < 1:
         raise ValueError(f"repeats = {repeats}: 1 or more")
@@ -87,29 +64,33 @@ def sweep(
         for a in np.flatnonzero(LEGAL[env.key.collective]).tolist()
         if decode(a).n_channels <= max_channels
     ]
-    table = np.full((len(loads), N_ACTIONS), np.nan)
-    usual_us, samples, usual = [], [], None
+    configs: list[Config | None] = [None, *(decode(a).plain for a in actions)]
+    times: list[dict[Config | None, list[float]]] = []
+    usual, of = None, len(loads) * len(configs) * repeats
     for i, load in enumerate(loads):
-        plan: list[int | None] = [a for a in (*actions, None) for _ in range(repeats)]
-        np.random.default_rng([seed, 11, i]).shuffle(plan)
-        env.start(_steady(load, SETTLE + len(plan)), seed + i)
+        rows = [min(ROW, repeats - done) for done in range(0, repeats, ROW)]
+        plan = [(config, row) for config in configs for row in rows]
+        order = np.random.default_rng([seed, 11, i]).permutation(len(plan))
+        env.start(_steady(load, SETTLE + sum(row + 1 for _, row in plan)), seed + i)
         for _ in range(SETTLE):
             env.run(None)
-        times: dict[int | None, list[float]] = {}
-        for action in plan:
-            config = None if action is None else decode(action).plain
-            ran = env.run(config)
-            times.setdefault(action, []).append(ran.latency_us)
-            samples.append(Measured(env.key, env.n_bytes, ran.config, ran.latency_us, load))
-            if action is None:
-                usual = ran.config
-        for action, found in times.items():
-            if action is None:
-                usual_us.append(median(found))
-            else:  # the threads of an action do nothing
-                table[i, action - action % 3 : action - action % 3 + 3] = median(found)
+        found: dict[Config | None, list[float]] = {}
+        for config, row in (plan[at] for at in order):
+            env.run(config)
+            for _ in range(row):
+                ran = env.run(config)
+                found.setdefault(config, []).append(ran.latency_us)
+                if config is None:
+                    usual = ran.config
+            if progress is not None:
+                progress(i * len(configs) * repeats + sum(map(len, found.values())), of)
+        times.append(found)
     assert usual is not None
-    return Sweep(env.name, tuple(loads), usual, usual_us, table, samples)
+    return Sweep(
+        env.name, env.key, env.n_bytes, tuple(loads), usual,
+        tuple(tuple(found[None]) for found in times),
+        {c: tuple(tuple(found[c]) for found in times) for c in configs if c is not None},
+    )  # fmt: skip
 
 
 def _steady(load: Load, calls: int) -> Schedule:
@@ -137,6 +118,7 @@ class Recorder:
         asked: Sequence[Config | None],
         seed: int,
         found: Sweep,
+        told: Callable[[], None] | None = None,
     ) -> None:
         """Run an episode and keep it.
 
@@ -146,6 +128,7 @@ class Recorder:
             asked: configuration by call; None: NCCL's choice.
             seed: of the noise, where the environment has one.
             found: the environment's sweep.
+            told: called after each call.
 
         Raises:
             ValueError: another number of configurations than calls.
@@ -154,7 +137,11 @@ class Recorder:
         if len(asked) != n:
             raise ValueError(f"{len(asked)} configurations for {n} calls")
         env.start(schedule, seed)
-        ran = [env.run(config) for config in asked]
+        ran: list[Ran] = []
+        for config in asked:
+            ran.append(env.run(config))
+            if told is not None:
+                told()
         if found not in self._sweeps:
             self._sweeps.append(found)
         self._of_trace.append(self._sweeps.index(found))
@@ -192,52 +179,8 @@ class Recorder:
         if not self._parts:
             raise ValueError("nothing was recorded")
         columns = {name: np.concatenate([p[name] for p in self._parts]) for name in COLUMNS}
-        sweeps = [
-            {
-                "env": s.env,
-                "levels": [load.level for load in s.loads],
-                "latencies_us": [
-                    [None if np.isnan(v) else float(v) for v in row] for row in s.latencies_us
-                ],
-            }
-            for s in self._sweeps
-        ]
+        sweeps = [found.to_dict() for found in self._sweeps]
         return Traces(
             columns,
             {**header, "source": self._source, "sweeps": sweeps, "sweep_of": self._of_trace},
         )
-
-
-class SweepOracle:
-    """What every action takes at the level of a call, from the sweeps of recorded traces.
-
-    Raises:
-        ValueError: the traces have no sweeps.
-    """
-
-    def __init__(self, traces: Traces) -> None:
-        sweeps = traces.header.get("sweeps")
-        if not sweeps:
-            raise ValueError("the traces have no sweep: record them with one")
-        self._of_trace = list(traces.header["sweep_of"])
-        self._levels = [np.array(s["levels"], np.float64) for s in sweeps]
-        self._tables = [np.array(s["latencies_us"], np.float64) for s in sweeps]
-        level = traces.columns["level"]
-        self._level: Mapping[tuple[int, int], float] = {
-            (int(t), int(c)): float(v)
-            for t, c, v in zip(traces.columns["trace"], traces.columns["call"], level, strict=True)
-        }
-
-    def latencies_us(self, trace: int, call: int) -> Array:
-        """Return the measured median of each action at the nearest level that was swept."""
-        which = self._of_trace[trace]
-        nearest = int(np.argmin(np.abs(self._levels[which] - self._level[trace, call])))
-        found: Array = self._tables[which][nearest]
-        return found
-
-
-def oracle_of(traces: Traces) -> FluidOracle | SweepOracle | None:
-    """Return what knows all actions of these traces; None where nothing does."""
-    if traces.header.get("source") == "fluid":
-        return FluidOracle(traces)
-    return SweepOracle(traces) if traces.header.get("sweeps") else None

@@ -69,8 +69,3 @@ def sign_flip(differences: Sequence[float], seed: int = 0, rounds: int = 10_000)
     rng = np.random.default_rng([seed, 10])
     signs = rng.choice((-1.0, 1.0), (rounds, len(d)))
     return float((1 + (np.abs(signs @ d) / len(d) >= seen - 1e-15).sum()) / (rounds + 1))
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of numbers above 0."""
-    return float(np.exp(np.log(np.asarray(values, np.float64)).mean()))

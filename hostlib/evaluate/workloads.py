@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from ringstep.hostlib.dynamic.actions import Config, Key
-from ringstep.hostlib.evaluate.environment import FluidEnvironment, Ran
+from ringstep.hostlib.evaluate.environment import Environment, FluidEnvironment, Ran
 from ringstep.hostlib.shm_layout import Collective
 from ringstep.hostlib.traces.fluid import FluidParams, Load
 from ringstep.hostlib.traces.generate import Job
@@ -30,6 +30,7 @@ PARAMETERS: Final[Mapping[str, float]] = {
     "ViT-Large": 304e6,
 }
 """Parameters whose gradients are all-reduced."""
+E = TypeVar("E", bound=Environment)
 FIRST_BUCKET: Final = 1 << 20
 BUCKET: Final = 25 << 20
 
@@ -64,29 +65,16 @@ def workload(name: str) -> Workload:
     return Workload(name, [(Collective.ALL_REDUCE, n) for n in buckets(PARAMETERS[name])])
 
 
-class FluidWorkload:
-    """A workload on the fluid model: a schedule's call is one collective, of any key."""
+class InTurn(Generic[E]):
+    """Environments of one key each, whose calls come in turn: an iteration of a workload."""
 
-    def __init__(
-        self,
-        load: Workload,
-        n_ranks: int,
-        n_nodes: int,
-        params: FluidParams | None = None,
-        noise: NoiseParams | None = None,
-    ) -> None:
-        self._load = load
-        p, q = params or FluidParams(), noise or NoiseParams()
-        self._steps = [
-            FluidEnvironment(Job(p, Key.of(n_ranks, n_nodes, collective, size), size, q))
-            for collective, size in load.calls
-        ]
-        self._at = 0
+    def __init__(self, name: str, steps: Sequence[E]) -> None:
+        self._name, self._steps, self._at = name, steps, 0
 
     @property
     def name(self) -> str:
         """For reports."""
-        return self._load.name
+        return self._name
 
     @property
     def calls_per_iteration(self) -> int:
@@ -94,7 +82,7 @@ class FluidWorkload:
         return len(self._steps)
 
     @property
-    def _next(self) -> FluidEnvironment:
+    def _next(self) -> E:
         return self._steps[self._at % len(self._steps)]
 
     @property
@@ -106,6 +94,31 @@ class FluidWorkload:
     def n_bytes(self) -> int:
         """Of the next call."""
         return self._next.n_bytes
+
+    def oracle(self, load: Load) -> Mapping[Key, Config]:
+        """Return the best configuration of each key under a load, as far as they are known."""
+        return {key: c for env in self._steps for key, c in env.oracle(load).items()}
+
+
+class FluidWorkload(InTurn[FluidEnvironment]):
+    """A workload on the fluid model: a schedule's call is one collective, of any key."""
+
+    def __init__(
+        self,
+        load: Workload,
+        n_ranks: int,
+        n_nodes: int,
+        params: FluidParams | None = None,
+        noise: NoiseParams | None = None,
+    ) -> None:
+        p, q = params or FluidParams(), noise or NoiseParams()
+        super().__init__(
+            load.name,
+            [
+                FluidEnvironment(Job(p, Key.of(n_ranks, n_nodes, collective, size), size, q))
+                for collective, size in load.calls
+            ],
+        )
 
     def start(self, schedule: Schedule, seed: int) -> None:
         """Begin an episode."""
@@ -125,7 +138,3 @@ class FluidWorkload:
         self._at += 1
         self._now += int(ran.latency_us * 2e3)
         return Ran(ran.config, ran.latency_us, self._now, ran.decided)
-
-    def oracle(self, load: Load) -> Mapping[Key, Config]:
-        """Return the best configuration of each key under a load."""
-        return {key: c for env in self._steps for key, c in env.oracle(load).items()}

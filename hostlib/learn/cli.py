@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +17,7 @@ from ringstep.hostlib.cli_options import fail
 from ringstep.hostlib.dynamic.weights import WeightsError, load
 from ringstep.hostlib.traces.format import TraceError, Traces
 from ringstep.hostlib.traces.format import load as load_traces
+from ringstep.hostlib.traces.mixed import merged
 
 if TYPE_CHECKING:
     from ringstep.hostlib.learn.detector import Trained
@@ -28,7 +29,10 @@ app = typer.Typer(
 
 STOPPED = 130
 
-_Data = Annotated[Path, typer.Option("--data", metavar="FILE", help="Traces (.npz) with labels.")]
+_Data = Annotated[
+    list[Path],
+    typer.Option("--data", metavar="FILE", help="Traces (.npz) with labels; may be given again."),
+]
 _Out = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for weights, checkpoint and card.")
 ]
@@ -82,15 +86,25 @@ def _errors(out: Path) -> Iterator[None]:
         raise typer.Exit(STOPPED) from None
 
 
+def _about(header: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a header for the model card: names of sweeps instead of their calls."""
+    found = {name: value for name, value in header.items() if name not in ("sweeps", "sweep_of")}
+    if "sweeps" in header:
+        found["sweeps"] = [sweep["env"] for sweep in header["sweeps"]]
+    if "parts" in header:
+        found["parts"] = [_about(part) for part in header["parts"]]
+    return found
+
+
 def _finish(
     name: str, out: Path, trained: Trained, traces: Traces, params: Any, as_json: bool
 ) -> None:
     """Write the model card and print what came out."""
     card = {
         "network": name,
-        "weights": str(out / f"{name}.safetensors"),
+        "weights": f"{name}.safetensors",
         "bytes": (out / f"{name}.safetensors").stat().st_size,
-        "data": {"digest": traces.digest, "calls": len(traces), "header": dict(traces.header)},
+        "data": {"digest": traces.digest, "calls": len(traces), "header": _about(traces.header)},
         "parameters": asdict(params),
         "metrics": trained.metrics,
     }
@@ -99,7 +113,7 @@ def _finish(
         typer.echo(json.dumps(card))
         return
     console = Console(highlight=False)
-    console.print(f"{card['weights']}  {card['bytes']} bytes")
+    console.print(f"{out / name}.safetensors  {card['bytes']} bytes")
     for key, value in trained.metrics.items():
         if isinstance(value, (int, float)):
             console.print(f"  {key:18} {value:.4g}")
@@ -133,7 +147,7 @@ def detector(
         fail(f"--target {target}: {' or '.join(TARGETS)}")
     params = DetectorParams(target=chosen, seed=seed, epochs=epochs)
     with _errors(out), _bar() as bar:
-        traces = load_traces(data)
+        traces = merged([load_traces(file) for file in data])
         start = None if adapt is None else load(adapt, "detector")
         trained = train_detector(traces, out, params, resume, bar, start)
         _finish("detector", out, trained, traces, params, as_json)
@@ -160,8 +174,8 @@ def selector(
     Example: ringstep tuner train selector --data traces.npz --out weights --seed 1
     """
     _need_torch()
-    from ringstep.hostlib.evaluate.record import oracle_of
     from ringstep.hostlib.learn.selector import REWARDS, SelectorParams, train_selector
+    from ringstep.hostlib.traces.mixed import oracle_of
 
     chosen = next((r for r in REWARDS if r == reward), None)
     if chosen is None:
@@ -169,7 +183,7 @@ def selector(
     params = SelectorParams(seed=seed, epochs=epochs, reward=chosen)
     with _errors(out), _bar() as bar:
         weights = load(detector_weights or out / "detector.safetensors", "detector")
-        traces = load_traces(data)
+        traces = merged([load_traces(file) for file in data])
         start = None if adapt is None else load(adapt, "selector")
         trained = train_selector(
             traces, weights, out, oracle_of(traces), params, resume, bar, start

@@ -181,8 +181,8 @@ def prior(s: Sequences) -> float:
 class Oracle(Protocol):
     """Knows what every action would have taken."""
 
-    def latencies_us(self, trace: int, call: int) -> Array:
-        """Return times of the 96 actions in µs, NaN where one is not legal."""
+    def latencies_us(self, trace: int, call: int) -> Array | None:
+        """Return times of the 96 actions in µs, NaN where one is not legal; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -268,8 +268,9 @@ def transitions(
         for c in calls:
             action = _action(trace, c + 1)
             reward = np.full(N_ACTIONS, np.nan, np.float32)
-            if oracle is not None:
-                times = oracle.latencies_us(int(trace["trace"][0]), c + 1)
+            number = int(trace["trace"][0])
+            times = None if oracle is None else oracle.latencies_us(number, c + 1)
+            if times is not None:
                 reward = ((best_us - times) / best_us).astype(np.float32)
             elif action is not None:
                 reward[action] = (best_us - float(trace["latency_us"][c + 1])) / best_us

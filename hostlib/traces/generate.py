@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -13,14 +13,13 @@ from ringstep.hostlib.shm_layout import Collective
 from ringstep.hostlib.traces.fluid import (
     CLEAN,
     FluidParams,
-    Load,
     best,
     latency_us,
     nccls_choice,
     scaled,
 )
 from ringstep.hostlib.traces.format import COLUMNS, Traces
-from ringstep.hostlib.traces.noise import NoiseParams, factors, random_noise
+from ringstep.hostlib.traces.noise import Floats, NoiseParams, factors, random_noise
 from ringstep.hostlib.traces.scenarios import Schedule, random_schedule
 
 _COLLECTIVES: Final = (
@@ -77,12 +76,13 @@ def random_job(rng: np.random.Generator, around: FluidParams | None = None) -> J
     )
 
 
-def _configs(rng: np.random.Generator, job: Job, calls: int, rate: float) -> list[Config | None]:
+def random_configs(
+    rng: np.random.Generator, legal: np.ndarray[Any, Any], calls: int, rate: float
+) -> list[Config | None]:
     """Return what is asked for call by call: NCCL's choice, with stretches of others."""
     found: list[Config | None] = [None] * calls
     if rng.random() >= rate:
         return found
-    legal = np.flatnonzero(LEGAL[job.key.collective])
     at = 10 + int(rng.integers(0, calls))
     while at < calls:
         stretch = int(rng.choice([1, 2, 4, 12, 40]))
@@ -104,19 +104,29 @@ def simulate(
     cache: dict[Any, float] = {}
     latency = np.empty(n)
     for i in range(n):
-        load = Load(
-            float(schedule.level[i]), float(schedule.flows[i]), float(schedule.slow_host[i])
-        )
+        load = schedule.load(i)
         at = (ran[i], load)
         if at not in cache:
             cache[at] = latency_us(job.key, job.n_bytes, ran[i], load, job.params)
         latency[i] = cache[at] * noise[i]
-    clean_us = latency_us(job.key, job.n_bytes, nccls, CLEAN, job.params)
+    return columns(
+        job.key, job.n_bytes, schedule, asked, nccls, latency, rng,
+        latency_us(job.key, job.n_bytes, nccls, CLEAN, job.params),
+        best(job.key, job.n_bytes, CLEAN, job.params)[1],
+    )  # fmt: skip
+
+
+def columns(
+    key: Key, n_bytes: int, schedule: Schedule, asked: Sequence[Config | None], nccls: Config,
+    latency: Floats, rng: np.random.Generator, clean_us: float, best_us: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the columns of one trace, without ``trace``, with computing and GPUs drawn to it."""
+    n = len(schedule)
+    ran = [config or nccls for config in asked]
     compute = rng.uniform(1.0, 4.0) * clean_us
     gpu = rng.random() < 0.3
     busy = np.clip(rng.uniform(0.3, 1.0) + rng.normal(0, 0.05, n), 0, 1)
     ends = 10**9 + np.cumsum((latency + compute) * 1e3).astype(np.int64)
-    key = job.key
     return {
         "call": np.arange(n),
         "time_ns": ends,
@@ -124,7 +134,7 @@ def simulate(
         "ranks": np.full(n, key.n_ranks),
         "nodes": np.full(n, key.n_nodes),
         "collective": np.full(n, key.collective),
-        "bytes": np.full(n, job.n_bytes),
+        "bytes": np.full(n, n_bytes),
         "algo": np.array([c.algo for c in ran]),
         "proto": np.array([c.proto for c in ran]),
         "channels": np.array([c.n_channels for c in ran]),
@@ -136,7 +146,7 @@ def simulate(
         "label": schedule.label,
         "level": schedule.level,
         "clean_us": np.full(n, clean_us),
-        "best_us": np.full(n, best(key, job.n_bytes, CLEAN, job.params)[1]),
+        "best_us": np.full(n, best_us),
     }
 
 
@@ -168,19 +178,25 @@ def generate(
     parts: list[dict[str, Any]] = []
     for i in range(traces):
         rng, job, schedule = _draw(seed, i, calls, around)
-        part = simulate(job, schedule, _configs(rng, job, calls, reconfigured), rng)
-        parts.append({"trace": np.full(calls, i), **part})
+        legal = np.flatnonzero(LEGAL[job.key.collective])
+        asked = random_configs(rng, legal, calls, reconfigured)
+        parts.append(simulate(job, schedule, asked, rng))
         if progress is not None:
             progress(i + 1)
-    columns = {
-        name: np.concatenate([part[name] for part in parts]).astype(kind)
-        for name, kind in COLUMNS.items()
-    }
     header = {
         "source": "fluid", "seed": seed, "traces": traces, "calls": calls,
         "reconfigured": reconfigured, "around": None if around is None else asdict(around),
     }  # fmt: skip
-    return Traces(columns, header)
+    return Traces(joined(parts), header)
+
+
+def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the columns of several traces, one after the other."""
+    numbered = [{"trace": np.full(len(p["call"]), i), **p} for i, p in enumerate(parts)]
+    return {
+        name: np.concatenate([part[name] for part in numbered]).astype(kind)
+        for name, kind in COLUMNS.items()
+    }
 
 
 def _draw(
@@ -216,7 +232,7 @@ class FluidOracle:
             _, self._job, self._schedule = _draw(self._seed, trace, self._calls, self._around)
             self._trace, self._cache = trace, {}
         s, job = self._schedule, self._job
-        load = Load(float(s.level[call]), float(s.flows[call]), float(s.slow_host[call]))
+        load = s.load(call)
         if load not in self._cache:
             found = np.full(N_ACTIONS, np.nan)
             for action in np.flatnonzero(LEGAL[job.key.collective]).tolist():

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from ringstep.hostlib.traces.fluid import Load
+
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Labels = np.ndarray[Any, np.dtype[np.int8]]
 
 LEVELS: Final = (0.5, 0.7, 0.8, 0.9)
 """Loads of sustained contention, as in the paper."""
-SPIKE_LEVELS: Final = (0.3, 0.4, 0.5)
 SHORTEST_SUSTAINED: Final = 8
 """Calls from which contention counts as sustained; spikes last 1 to 3."""
 
@@ -53,6 +54,10 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.level)
+
+    def load(self, call: int) -> Load:
+        """Return the network's load during a call."""
+        return Load(float(self.level[call]), float(self.flows[call]), float(self.slow_host[call]))
 
     @property
     def onset(self) -> int | None:

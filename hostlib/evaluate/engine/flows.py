@@ -1,14 +1,17 @@
 """Rival flows: TCP connections that want a rate, told on standard input.
 
 ``python -m ringstep.hostlib.evaluate.engine.flows sink`` takes what comes;
-``... source HOST`` sends: each line ``FLOWS BYTES_PER_S`` says how many flows share which rate from
-now on. What a flow cannot send in its time it does not make up for: the background wants its load,
-no more.
+``... source HOST CONTROL BACKLOG`` sends by that congestion control of TCP's: each line ``FLOWS
+BYTES_PER_S`` says how many flows share which rate from now on. What a flow cannot hand to its
+socket in time it does not make up for: the background wants its load. A socket that may hold
+megabytes (BACKLOG 0: as the kernel likes) makes up for them all the same, and after a minute of
+contention the background wants all there is; with a BACKLOG of some KiB it wants its load, no more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import sys
@@ -51,12 +54,20 @@ def sink() -> None:
 
 
 class _Source:
-    def __init__(self, host: str) -> None:
-        self._host = host
+    def __init__(self, host: str, control: str, backlog: int) -> None:
+        self._host, self._control, self._backlog = host, control.encode(), backlog
         self.wanted = (0, 0.0)
         self._flows: list[socket.socket] = []
 
     def run(self) -> None:
+        """Send for ever; where that fails the process ends, so that whoever asks next sees it."""
+        try:
+            self._send()
+        except OSError as error:
+            print(f"rival flows to {self._host}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _send(self) -> None:
         budget: list[float] = []
         before = time.monotonic()
         while True:
@@ -65,6 +76,9 @@ class _Source:
                 self._flows.pop().close()
             while len(self._flows) < count:
                 flow = socket.create_connection((self._host, PORT), timeout=10)
+                flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self._control)
+                if self._backlog:
+                    flow.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._backlog)
                 flow.setblocking(False)
                 self._flows.append(flow)
             budget = (budget + [0.0] * count)[:count]
@@ -79,9 +93,9 @@ class _Source:
             time.sleep(TICK_S if count else 0.05)
 
 
-def source(host: str) -> None:
+def source(host: str, control: str, backlog: int) -> None:
     """Send as standard input says, until it ends."""
-    sender = _Source(host)
+    sender = _Source(host, control, backlog)
     threading.Thread(target=sender.run, daemon=True).start()
     print("ready", flush=True)
     for line in sys.stdin:
@@ -94,4 +108,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["sink"]:
         sink()
     else:
-        source(sys.argv[2])
+        source(sys.argv[2], sys.argv[3], int(sys.argv[4]))

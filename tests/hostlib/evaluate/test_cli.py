@@ -8,12 +8,29 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ringstep.hostlib.dynamic.actions import Config, Key
 from ringstep.hostlib.dynamic.weights import SHAPES, Weights, save
 from ringstep.hostlib.evaluate.cli import evaluate_command
+from ringstep.hostlib.evaluate.report.read import read
+from ringstep.hostlib.shm_layout import Algo, Collective, Proto
+from ringstep.hostlib.traces.fluid import CLEAN, Load
+from ringstep.hostlib.traces.sweep import Sweep, save_sweeps
 
 runner = CliRunner()
 app = typer.Typer()
 app.command()(evaluate_command)
+
+
+def made_sweep() -> Sweep:
+    def calls(*medians: float) -> tuple[tuple[float, ...], ...]:
+        return tuple((0.98 * m, m, 1.03 * m) for m in medians)
+
+    usual, wide = (Config(Algo.RING, Proto.SIMPLE, n) for n in (2, 8))
+    return Sweep(
+        "bench", Key.of(4, 4, Collective.ALL_REDUCE, 1 << 20), 1 << 20,
+        (CLEAN, Load(0.5), Load(0.8), Load(0.9)), usual, calls(100, 200, 400, 500),
+        {usual: calls(100, 200, 400, 500), wide: calls(110, 150, 200, 250)},
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -46,6 +63,22 @@ def test_every_figure_is_written(tmp_path: Path, weights: Path) -> None:
     assert "threshold" in found.stdout
 
 
+def test_sweeps_are_evaluated_by_drawing_their_calls_again(tmp_path: Path, weights: Path) -> None:
+    out, file = tmp_path / "found.json", tmp_path / "sweep.json"
+    save_sweeps(file, [made_sweep()])
+    found = runner.invoke(
+        app,
+        ["--json", str(out), "--weights", str(weights), "--environment", "recorded", "--sweep",
+         str(file), "--seeds", "2", "--clean-calls", "60", "--only", "threshold"],
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    data = json.loads(out.read_text())
+    assert data["about"]["environment"] == "recorded"
+    assert data["sizes"]["oracle"]["1 MiB"]["0.8"]["value"] == pytest.approx(0.5, abs=0.02)
+    assert data["gain_vs_nccl"]["threshold"]["0.8"]["value"] > 0.3
+    read([out])
+
+
 def test_bad_input_ends_with_2_and_writes_nothing(tmp_path: Path, weights: Path) -> None:
     out = tmp_path / "found.json"
     good = ["--json", str(out), "--weights", str(weights)]
@@ -53,6 +86,10 @@ def test_bad_input_ends_with_2_and_writes_nothing(tmp_path: Path, weights: Path)
         (["--json", str(out), "--weights", str(tmp_path)], "no such file"),
         ([*good, "--environment", "moon"], "--environment"),
         ([*good, "--rule", "guess"], "--rule"),
+        ([*good, "--environment", "engine"], "--sweep"),
+        ([*good, "--sweep", str(tmp_path)], "--sweep"),
+        ([*good, "--environment", "recorded", "--sweep", str(tmp_path / "no")], "No such file"),
+        ([*good, "--contended", str(tmp_path / "no")], "no such file"),
         ([*good, "--only", "nobody"], "--only nobody"),
         (["--json", str(tmp_path / "none/f.json"), "--weights", str(weights)], "no such folder"),
     ):

@@ -109,7 +109,7 @@ def test_experiments_find_what_is_there_to_gain(env: FluidEnvironment) -> None:
         "nccl": lambda e: LeaveNccl(),
         "rule": lambda e: ThresholdRule(config=e.oracle(Load(0.8))[KEY]),
     }
-    gains = experiments.gains(makers, [env], range(2), levels=(0.8,), calls=140)
+    gains = experiments.gains(makers, [env], range(2), levels=(0.0, 0.8), calls=140)
     assert gains["nccl"]["0.8"]["gain_vs_nccl"]["value"] == 0.0
     rule = gains["rule"]["0.8"]
     assert 0.2 < rule["gain_vs_nccl"]["value"] <= rule["oracle_gain"]["value"] + 0.02

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ringstep.hostlib.evaluate.stats import bootstrap, geometric_mean, sign_flip
+from ringstep.hostlib.evaluate.stats import bootstrap, sign_flip
 
 
 def mean(values: list[float]) -> float:
@@ -54,7 +54,3 @@ def test_nothing_to_compare_is_an_error() -> None:
         sign_flip([])
     with pytest.raises(ValueError, match="nothing"):
         bootstrap([], mean)
-
-
-def test_geometric_mean() -> None:
-    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
