@@ -30,7 +30,7 @@ def test_policies_follow_one_another_under_way(world: World) -> None:
     world.go_on(ranks, 10)
     coordinator.ask(do="policy", name="autoccl")
     before = len(coordinator.events("applied"))
-    until(lambda: len(coordinator.events("applied")) >= before + 4, "some of the search")
+    until(lambda: len(coordinator.events("applied")) >= before + 8, "some of the search")
     coordinator.ask(do="policy", name="nccl")
     world.go_on(ranks, 20)
     world.finish(ranks)
