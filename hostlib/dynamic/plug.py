@@ -85,10 +85,11 @@ class Dynamic:
     def observe(self, sample: Told) -> None:
         """Take a collective; ``version`` rises when it changed what comes next.
 
-        Small ones are left out. What shared a node's first calls under a new table with the old
+        Small ones are left out, and those within one node: there is no network that others use.
+        What shared a node's first calls under a new table with the old
         one's traffic (the coordinator's cooldown) is seen by the detector and judges no trial.
         """
-        if sample.key.size_class < SMALLEST:
+        if sample.key.size_class < SMALLEST or sample.key.n_nodes < 2:
             return
         ran = sample.ran
         key = _key(sample.key)

@@ -169,3 +169,12 @@ def test_a_bad_calibration_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "calibration.json").write_text("{}")
     with pytest.raises(PolicyError, match="not a calibration"):
         make(Options(".", folder=tmp_path))
+
+
+def test_ranks_of_one_node_have_no_network_to_share(plugged: Dynamic) -> None:
+    alone = replace(KEY, n_nodes=1)
+    for i in range(40):
+        sample = told(i, 1_000_000 if i < 20 else 3_000_000)
+        plugged.observe(replace(sample, key=alone))
+    assert plugged.version == 1
+    assert plugged.process(alone) is None
