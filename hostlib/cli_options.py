@@ -7,10 +7,11 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from ringstep.hostlib.shm import ShmError, default_path
 
-__all__ = ["JobOption", "JsonOption", "ShmOption", "fail", "path_of"]
+__all__ = ["JobOption", "JsonOption", "ShmOption", "fail", "path_of", "progress_bar"]
 
 BAD_INPUT: Final = 2
 
@@ -33,6 +34,15 @@ def fail(message: str) -> NoReturn:
         f"error: {message}", markup=False
     )
     raise typer.Exit(BAD_INPUT)
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """Return a bar on standard error with ``columns`` before the time left; none off a terminal."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(), *columns,
+        TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True,
+    )  # fmt: skip
 
 
 def path_of(shm: Path | None, job: str) -> Path:

@@ -312,6 +312,10 @@ class ClosedLoop:
             if not self._plan:
                 self._close_block()
 
+    def charge(self, loss: float) -> None:
+        """Book what an epoch that judges nothing took beyond a safe one, in safe epochs."""
+        self._pay(-loss)
+
     @property
     def in_force(self) -> str:
         """Name of the arm that is kept."""
@@ -397,7 +401,7 @@ class ClosedLoop:
         if len(self._safe_times) < _LEVEL_FROM:
             return None
         middle = median(self._safe_times)
-        return fmean(_within(time, middle) for time in self._safe_times)
+        return fmean(within(time, middle) for time in self._safe_times)
 
     def _see_safe(self, time: float) -> None:
         times = self._safe_times
@@ -417,7 +421,7 @@ class ClosedLoop:
     def _book(self, name: str, time: float) -> None:
         level = self._level
         assert level is not None
-        loss = _within(time, median(self._safe_times)) / level - 1
+        loss = within(time, median(self._safe_times)) / level - 1
         losses = self._tally[name].losses
         losses.append(loss)
         del losses[:-_RECENT]
@@ -620,7 +624,8 @@ def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else 0.0
 
 
-def _within(time: float, middle: float) -> float:
+def within(time: float, middle: float) -> float:
+    """Return a time, cut at a factor of :data:`OUTLIER` from what is usual."""
     return min(max(time, middle / OUTLIER), middle * OUTLIER)
 
 

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Final
 
 from ringstep.hostlib.dynamic.actions import Config
-from ringstep.protocol.loop import OUTLIER, pessimistic
+from ringstep.protocol.loop import OUTLIER, pessimistic, within
 
 LEAST: Final = 4
 """Calls of a row at least."""
@@ -55,7 +55,7 @@ class Opening:
         worst: float,
         account: float,
     ) -> None:
-        self._level = fmean(_within(time, median(before)) for time in before)
+        self._level = fmean(within(time, median(before)) for time in before)
         self._left = list(proposals)
         self._worth, self._worst = worth, worst
         self._losses: list[float] = []
@@ -77,7 +77,7 @@ class Opening:
         if len(self.calls) == 1:
             usual.append(latency_us)
             del usual[:-MOST_BEFORE]
-            self._level = fmean(_within(time, median(usual)) for time in usual)
+            self._level = fmean(within(time, median(usual)) for time in usual)
 
     def observe(self, latency_us: float) -> None:
         """Take a call of :attr:`config`."""
@@ -85,7 +85,7 @@ class Opening:
         row = self.calls.setdefault(config, [])
         row.append(latency_us)
         shock = latency_us > OUTLIER * max(self.calls[None])
-        taken = latency_us if shock else _within(latency_us, self._level)
+        taken = latency_us if shock else within(latency_us, self._level)
         loss = taken / self._level - 1
         self._losses.append(loss)
         self.account = min(self.account - loss, self._full)
@@ -143,10 +143,6 @@ class Opening:
     def _reserve(self) -> float:
         """What others must leave to a champion, which runs only while the account is not empty."""
         return 0.0 if self.champion is None else RESERVE
-
-
-def _within(time: float, middle: float) -> float:
-    return min(max(time, middle / OUTLIER), middle * OUTLIER)
 
 
 def _clearly(ones: Sequence[float], others: Sequence[float], factor: float) -> bool:

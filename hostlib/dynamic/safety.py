@@ -19,7 +19,7 @@ from typing import Final
 
 from ringstep.hostlib.dynamic.actions import Config
 from ringstep.hostlib.dynamic.opening import MOST_BEFORE, ODDS, Opening, odds
-from ringstep.protocol.loop import OUTLIER, SPENT, Arm, ClosedLoop, LoopParams
+from ringstep.protocol.loop import SPENT, Arm, ClosedLoop, LoopParams, within
 
 NCCLS: Final = "nccl"
 HELD: Final = "held"
@@ -208,13 +208,11 @@ class Guard:
         if config is None or not self._usual:
             return
         usual = median(self._usual)
-        loss = min(max(latency_us / usual, 1 / OUTLIER), OUTLIER) - 1
+        loss = within(latency_us, usual) / usual - 1
         if self._opening is not None:
             self._opening.account -= max(loss, 0.0)
         elif self._loop is not None:
-            state = self._loop.to_dict()
-            state["account"] = min(state["account"] - loss, self._capacity)
-            self._loop = ClosedLoop.from_dict(state)
+            self._loop.charge(loss)
         else:
             self._account = min(self._account - loss, self._capacity)
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from ringstep.hostlib.cli_options import fail
+from ringstep.hostlib.cli_options import fail, progress_bar
 from ringstep.hostlib.dynamic.actions import Key
 from ringstep.hostlib.dynamic.detector import Detector
 from ringstep.hostlib.dynamic.plug import WEIGHTS
@@ -252,11 +252,7 @@ def evaluate_command(
 @contextlib.contextmanager
 def _bar(steps: int) -> Iterator[experiments.Progress]:
     """Show what has ended, and about how long the rest takes."""
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
-    ) as bar:  # fmt: skip
+    with progress_bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("evaluate", total=steps)
 
         def step(what: str) -> None:

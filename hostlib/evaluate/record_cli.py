@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
-from ringstep.hostlib.cli_options import JsonOption, fail
+from ringstep.hostlib.cli_options import JsonOption, fail, progress_bar
 from ringstep.hostlib.evaluate.amounts import parse_bytes, parse_rate
 from ringstep.hostlib.evaluate.engine.source import RECONFIGURED, record
 from ringstep.hostlib.evaluate.sources import SourceError
@@ -76,11 +75,7 @@ def record_command(
         fail(str(error))
     if not out.parent.is_dir():
         fail(f"{out.parent}: no such folder")
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("calls"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
-    ) as bar:  # fmt: skip
+    with progress_bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("calls", total=episodes * calls)
         try:
             found = record(

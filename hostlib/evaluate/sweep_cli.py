@@ -11,17 +11,10 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress, TaskID
 from rich.table import Table
 
-from ringstep.hostlib.cli_options import JsonOption, fail
+from ringstep.hostlib.cli_options import JsonOption, fail, progress_bar
 from ringstep.hostlib.evaluate.amounts import parse_bytes, parse_levels, parse_rate
 from ringstep.hostlib.evaluate.engine.source import check, measure
 from ringstep.hostlib.evaluate.simulator.source import simulate, with_rivals_on_hosts
@@ -147,16 +140,11 @@ def sweep_command(
         )
         for size in sizes
     ]  # fmt: skip
-    console = Console(stderr=True)
     try:
         if check_one := CHECKS.get(source):
             for each in asked:
                 check_one(each)
-        with Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console, disable=not console.is_terminal, transient=True,
-        ) as bar:  # fmt: skip
+        with progress_bar(MofNCompleteColumn()) as bar:
             tasks = [bar.add_task(f"{collective} {size} B", total=None) for size in sizes]
             found = [
                 measures(each, partial(_tell, bar, task))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
-from ringstep.hostlib.cli_options import fail
+from ringstep.hostlib.cli_options import fail, progress_bar
 from ringstep.hostlib.dynamic.weights import WeightsError, load
 from ringstep.hostlib.traces.format import TraceError, Traces
 from ringstep.hostlib.traces.format import load as load_traces
@@ -56,11 +56,7 @@ def _need_torch() -> None:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Any]:
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(), console=console, disable=not console.is_terminal, transient=True,
-    ) as bar:  # fmt: skip
+    with progress_bar(TextColumn("{task.fields[note]}")) as bar:
         tasks: dict[str, Any] = {}
 
         def step(what: str, done: int, of: int, note: str) -> None:

@@ -9,10 +9,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
-from ringstep.hostlib.cli_options import fail
+from ringstep.hostlib.cli_options import fail, progress_bar
 from ringstep.hostlib.traces.calibrate import calibrate
 from ringstep.hostlib.traces.fluid import FluidParams
 from ringstep.hostlib.traces.format import TraceError, load, save
@@ -83,11 +82,7 @@ def generate_command(
     if sweeps and cluster is not None:
         fail("--cluster is for the fluid model, --sweep for measured times: one of them")
     around, measured = _cluster(cluster), read_sweeps(sweeps or [])
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("traces"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
-    ) as bar:  # fmt: skip
+    with progress_bar(MofNCompleteColumn()) as bar:
         task = bar.add_task("traces", total=traces)
 
         def step(done: int) -> None:

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ringstep.hostlib.cli_options import JsonOption, ShmOption, fail, path_of
+from ringstep.hostlib.cli_options import JsonOption, ShmOption, fail, path_of, progress_bar
 from ringstep.hostlib.coordinator.control import ControlError, ask, socket_path
 from ringstep.hostlib.dynamic.baseline import CalibrationError, load_calibration, save_calibration
 from ringstep.hostlib.dynamic.detector import Detector
@@ -151,7 +150,7 @@ def calibrate_command(
             _can_adapt(pair)
         swept = [one for path in sweep or () for one in load_sweeps(path)]
         collected: list[sources.Collected] = []
-        with _bar(console) as step:
+        with _bar() as step:
             if job:
                 socket = socket_path(path_of(shm, job))
                 where = f"job {job}"
@@ -181,7 +180,7 @@ def calibrate_command(
             "engine": {"nodes": nodes, "rate_mbps": rate} if engine else None,
         }  # fmt: skip
         about = card(learned, told_of, fitted[1] if fitted else None, _text(expected))
-        with _bar(console) as step:
+        with _bar() as step:
             selector, about["selector"] = _selector(pair, learned, fitted, adapt, seed, step)
         with written_whole(out) as folder:
             save_calibration(folder / CALIBRATION_FILE, learned.baselines)
@@ -277,11 +276,8 @@ def _text(path: Path | None) -> str | None:
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[Any]:
-    with Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn(),
-        console=console, disable=not console.is_terminal, transient=True,
-    ) as bar:  # fmt: skip
+def _bar() -> Iterator[Any]:
+    with progress_bar() as bar:
         task = bar.add_task("", total=None, visible=False)
 
         def step(what: str, done: int, of: int) -> None:
