@@ -12,6 +12,8 @@ from typing import Final
 
 FONT: Final = 12
 """Size of text, in units of the view box."""
+_SMALLEST: Final = 1e-15
+"""What is smaller counts as zero: nothing measured is, and floats get coarse further down."""
 
 
 def number(value: float) -> str:
@@ -119,8 +121,9 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ValueError(f"no axis from {low} to {high}")
-    if high - low < 1e-9 * max(abs(low), abs(high), 1e-6):
-        high = low + (abs(low) or 1.0)
+    largest = max(abs(low), abs(high))
+    if high - low <= 1e-9 * largest or largest < _SMALLEST:
+        high = low + (largest if largest >= _SMALLEST else 1.0)
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * (1 - 1e-9))
