@@ -312,11 +312,19 @@ class Database:
 
     def abandon(self, connection: Connection) -> None:
         """Cut a connection to a server from another thread; what waits for it there fails."""
-        with suppress(Exception):
-            raw = connection.connection.driver_connection
-            assert raw is not None
-            with socket.socket(fileno=os.dup(raw.fileno())) as wire:
+        descriptor = self.descriptor(connection)
+        if descriptor is not None:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as wire:
                 wire.shutdown(socket.SHUT_RDWR)
+
+    def descriptor(self, connection: Connection) -> int | None:
+        """Return the socket of a connection to a server; None where it is closed."""
+        with suppress(Exception):
+            # Asked for the connection below, one that was lost would make a new one.
+            if not (connection.closed or connection.invalidated):
+                raw = connection.connection.driver_connection
+                return None if raw is None else int(raw.fileno())
+        return None
 
 
 _SQLITE_ADVICE: Final = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -86,8 +86,11 @@ _LAST_CALL_S: Final = 2.0
 _CLOSED: Final = "this controller leads no more; ask the one that does, and see what came of it"
 _RESTORED_AT_ONCE: Final = 25
 """Jobs that are restored before others get their turn on the event loop."""
-_NEIGHBOURS_TOLD: Final = 20
-_EXPIRED_REMEMBERED: Final = 1000
+
+
+async def _always() -> bool:
+    """Leads for as long as nobody says otherwise."""
+    return True
 
 
 class RuleConflictError(Exception):
@@ -228,14 +231,19 @@ class Fleet:
         self._ending: dict[LiveJob, JobNews] = {}
         self._view_followed = True
         self._closing = False
+        self._holds: Callable[[], Awaitable[bool]] = _always
         self._changing = asyncio.Lock()
         self._background: set[asyncio.Task[Any]] = set()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="ringstep-store")
 
-    def lead_in(self, epoch: int) -> None:
-        """Say in which term this fleet will lead; before it is entered."""
+    def lead_in(self, epoch: int, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Say in which term this fleet will lead, and what looks whether it still does.
+
+        Call it before the fleet is entered.
+        """
         self.epoch = epoch
         self.switchboard.epoch = epoch
+        self._holds = holds
 
     @property
     def topology(self) -> Topology:
@@ -410,7 +418,12 @@ class Fleet:
             while True:
                 try:
                     await self._go_back_to(await self._in_store(self._read_store))
+                    if not await self._holds():
+                        # The failure may have cost the lock as well, and another one leads already.
+                        raise DeposedError(_CLOSED)
+                    # The last thing: nothing may fail unseen between this and the end.
                     if self._journal.failure is None:
+                        self._broken = None
                         break
                 except DeposedError as error:
                     self._broken = error
@@ -421,7 +434,6 @@ class Fleet:
                 except Exception:
                     LOGGER.exception("going back to what the store holds failed; trying again")
                 await asyncio.sleep(_RELOAD_RETRY_S)
-            self._broken = None
         LOGGER.warning("the store works again; %d live jobs", len(self.roster))
 
     async def _go_back_to(self, stored: _Stored) -> None:

@@ -44,7 +44,7 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 @dataclass(slots=True)
 class Term:
-    """A time as leader. ``lost`` is set when it ended without one's doing."""
+    """A time as leader. ``lost`` is set when it is over, at the latest."""
 
     epoch: int
     address: str
@@ -52,11 +52,38 @@ class Term:
     confirmed_at: float = field(default_factory=time.monotonic)
     """Monotonic time at which this controller was known to lead; up to date to a few seconds,
     unless the process was stopped."""
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to have it looked at now whether this controller still leads."""
+    _looked: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
     def is_certain(self) -> bool:
         """Whether it was looked at lately whether this controller still leads."""
         return time.monotonic() - self.confirmed_at < _CERTAIN_S and not self.lost.is_set()
+
+    async def holds(self) -> bool:
+        """Look whether this controller still leads; false, too, where that cannot be found out.
+
+        Only a look that begins after the call counts; calls that wait share one.
+        """
+        asked_at = time.monotonic()
+        async with self._looked:
+            while self.confirmed_at < asked_at and not self.lost.is_set():
+                self.wanted.set()
+                await self._looked.wait()
+        return not self.lost.is_set()
+
+    async def confirmed(self, at: float) -> None:
+        """Say that this controller still led at a monotonic time."""
+        async with self._looked:
+            self.confirmed_at = at
+            self._looked.notify_all()
+
+    async def end(self) -> None:
+        """Say that this controller leads no more, or does not know."""
+        async with self._looked:
+            self.lost.set()
+            self._looked.notify_all()
 
 
 class _Lock(Protocol):
@@ -71,6 +98,9 @@ class _Lock(Protocol):
 
     def abandon(self) -> None:
         """Make a call that waits in another thread fail."""
+
+    def wire(self) -> int | None:
+        """Return the descriptor that becomes readable when the lock is lost, if there is one."""
 
 
 class _NoLock:
@@ -87,6 +117,9 @@ class _NoLock:
 
     def abandon(self) -> None:
         pass
+
+    def wire(self) -> int | None:
+        return None
 
 
 class _FileLock:
@@ -122,6 +155,9 @@ class _FileLock:
     def abandon(self) -> None:
         pass
 
+    def wire(self) -> int | None:
+        return None
+
 
 class _AdvisoryLock:
     def __init__(self, store: Store) -> None:
@@ -155,6 +191,11 @@ class _AdvisoryLock:
     def abandon(self) -> None:
         if self._connection is not None:
             self._database.abandon(self._connection)
+
+    def wire(self) -> int | None:
+        if self._connection is None:
+            return None
+        return self._database.descriptor(self._connection)
 
 
 def current_leader(store: Store) -> Leader | None:
@@ -191,8 +232,13 @@ async def leading(
             yield term
         finally:
             watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-            if not term.lost.is_set():
+            deposed = term.lost.is_set()
+            try:
+                await asyncio.gather(watch, return_exceptions=True)
+            finally:
+                # Whoever waits for a look: there will be none.
+                await term.end()
+            if not deposed:
                 await candidate.step_down(term)
     finally:
         await candidate.close()
@@ -277,14 +323,38 @@ class _Candidate:
         return f"waits to lead: {who} leads store {self._store.label} (term {leader.epoch})"
 
     async def watch(self, term: Term, poll_s: float) -> None:
-        """Look at the lock and at the store's epoch until one of them is another's."""
-        while True:
-            asked_at = time.monotonic()
-            if not await self._still_leads(term, max(poll_s, _MIN_PROBE_TIMEOUT_S)):
-                break
-            term.confirmed_at = asked_at
-            await asyncio.sleep(poll_s)
-        term.lost.set()
+        """Look at the lock and at the store's epoch until one of them is another's.
+
+        Every ``poll_s`` seconds, when somebody wants to know, and when the server ends the
+        connection that holds the lock: another controller may lead a moment later.
+        """
+        try:
+            while True:
+                term.wanted.clear()
+                asked_at = time.monotonic()
+                if not await self._still_leads(term, max(poll_s, _MIN_PROBE_TIMEOUT_S)):
+                    break
+                await term.confirmed(asked_at)
+                await self._pause(term, poll_s)
+        except Exception:
+            LOGGER.exception("watching whether this controller still leads failed")
+        await term.end()
+
+    async def _pause(self, term: Term, seconds: float) -> None:
+        # Between two looks nobody uses the connection: what can be read there is its end.
+        loop, wire = asyncio.get_running_loop(), self._lock.wire()
+        try:
+            if wire is not None:
+                loop.add_reader(wire, term.wanted.set)
+        except (OSError, ValueError):
+            wire = None  # the next look will tell
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await term.wanted.wait()
+        finally:
+            if wire is not None:
+                loop.remove_reader(wire)
 
     async def _still_leads(self, term: Term, timeout_s: float) -> bool:
         def probe() -> bool:

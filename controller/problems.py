@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -38,6 +38,15 @@ MAX_TEXT: Final = 1000
 """Characters of a text that are sent. gRPC clients take 8 KiB of metadata unless told otherwise,
 and the text is in there three times."""
 _MAX_FACTS: Final = 16
+_REST_ON_WHAT_IS_KNOWN: Final = frozenset(
+    {
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
 _TYPE_URL: Final = "type.googleapis.com/google.rpc."
 _E = TypeVar("_E", bound=Exception)
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -214,12 +223,17 @@ class answering:  # noqa: N801 - used like a function
     """Turns the exceptions of a call into statuses with details; an async context manager.
 
     A class, because every call enters one and a generator costs it ten times as much.
+
+    ``deposed`` is asked before a refusal that rests on what the controller knows; what it returns,
+    if anything, is answered instead.
     """
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_deposed")
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(
+        self, context: Context, deposed: Callable[[], Awaitable[Exception | None]] | None = None
+    ) -> None:
+        self._context, self._deposed = context, deposed
 
     async def __aenter__(self) -> None:
         """Begin to answer."""
@@ -232,6 +246,8 @@ class answering:  # noqa: N801 - used like a function
             # gRPC would take it for the caller's hanging up, and never answer.
             error = RuntimeError(f"what the call waited for was cancelled: {error!r}")
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            if self._deposed is not None and kind_of(error).code in _REST_ON_WHAT_IS_KNOWN:
+                error = await self._deposed() or error
             await abort(self._context, error)
 
 

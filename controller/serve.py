@@ -85,19 +85,19 @@ class _Program:
         Another controller may have led, and read it again, since this one did. One that cannot be
         used is logged, and what was read before stays.
         """
-        spare, self.spare = self.spare, None
+        fleet, self.spare = self.spare, None
         before = self.topology
         try:
             self.read_topology()
-            if spare is None or spare.topology != self.topology:
-                return self._new_fleet(term.epoch)
+            if fleet is None or fleet.topology != self.topology:
+                fleet = self._new_fleet(term.epoch)
         except (ValueError, OSError) as error:
             LOGGER.error("the topology was not read again, the old one stays in force: %s", error)
             self.topology = before
-            if spare is None or spare.topology is not before:
-                return self._new_fleet(term.epoch)
-        spare.lead_in(term.epoch)
-        return spare
+            if fleet is None or fleet.topology is not before:
+                fleet = self._new_fleet(term.epoch)
+        fleet.lead_in(term.epoch, term.holds)
+        return fleet
 
     def _new_fleet(self, epoch: int) -> Fleet:
         return Fleet(

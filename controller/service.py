@@ -65,7 +65,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def Register(
         self, request: jobs_pb2.RegisterRequest, context: Context
     ) -> jobs_pb2.RegisterResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             request_id = request_id_from(request.request_id)
             fleet = self._stage.fleet
             job = await fleet.register(
@@ -80,7 +80,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def Renew(
         self, request: jobs_pb2.RenewRequest, context: Context
     ) -> jobs_pb2.RenewResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             ref, generation = _ref(request.job)
             job = await fleet.renew(ref, request.lease_s, generation, caller=current_caller())
@@ -90,7 +90,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def Release(
         self, request: jobs_pb2.ReleaseRequest, context: Context
     ) -> jobs_pb2.ReleaseResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             ref, generation = _ref(request.job)
             job = await fleet.release(ref, generation, caller=current_caller())
@@ -98,7 +98,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         raise AssertionError("abort raises")
 
     async def Get(self, request: jobs_pb2.GetRequest, context: Context) -> jobs_pb2.GetResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             return jobs_pb2.GetResponse(
                 job=job_message(fleet, fleet.roster.get(*_ref(request.job)))
@@ -106,7 +106,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         raise AssertionError("abort raises")
 
     async def List(self, request: jobs_pb2.ListRequest, context: Context) -> jobs_pb2.ListResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             after = _page_start(request.page_token)
             size = min(request.page_size or _PAGE, _PAGE)
@@ -121,7 +121,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def Watch(
         self, request: jobs_pb2.WatchRequest, context: Context
     ) -> AsyncIterator[jobs_pb2.JobEvent]:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             asked = [fleet.roster.get(*_ref(ref)) for ref in request.jobs]
             interval_ms = request.state_interval_ms
@@ -181,7 +181,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def UpdateParameters(
         self, request: jobs_pb2.UpdateParametersRequest, context: Context
     ) -> jobs_pb2.UpdateParametersResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             ref, generation = _ref(request.job)
             job = await fleet.update(ref, request.changes, generation, caller=current_caller())
@@ -191,14 +191,14 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def State(
         self, request: jobs_pb2.StateRequest, context: Context
     ) -> jobs_pb2.StateResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             job = fleet.roster.get(*_ref(request.job))
             return _state(fleet, job, await fleet.state(job))
         raise AssertionError("abort raises")
 
     async def Plan(self, request: jobs_pb2.PlanRequest, context: Context) -> jobs_pb2.PlanResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             job = None
             match request.WhichOneof("what"):
@@ -241,7 +241,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def Rebalance(
         self, request: jobs_pb2.RebalanceRequest, context: Context
     ) -> jobs_pb2.RebalanceResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             moved, before, after = await self._stage.fleet.rebalance(dry_run=request.dry_run)
             return jobs_pb2.RebalanceResponse(
                 moved_jobs=moved, max_load_before=before, max_load_after=after
@@ -368,7 +368,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def Add(
         self, request: switches_pb2.AddSwitchRequest, context: Context
     ) -> switches_pb2.AddSwitchResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             try:
                 parse_target(request.address)
             except ValueError as error:
@@ -381,7 +381,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def Remove(
         self, request: switches_pb2.RemoveSwitchRequest, context: Context
     ) -> switches_pb2.RemoveSwitchResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             await self._stage.fleet.remove_switch(request.name)
             return switches_pb2.RemoveSwitchResponse()
         raise AssertionError("abort raises")
@@ -389,7 +389,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def List(
         self, request: switches_pb2.ListSwitchesRequest, context: Context
     ) -> switches_pb2.ListSwitchesResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             return switches_pb2.ListSwitchesResponse(
                 switches=[switch_message(view) for view in self._stage.fleet.switchboard]
             )
@@ -398,7 +398,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def Drain(
         self, request: switches_pb2.DrainRequest, context: Context
     ) -> switches_pb2.DrainResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             followed = await fleet.drain(request.name, request.drained)
             return switches_pb2.DrainResponse(
@@ -409,7 +409,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def SetLink(
         self, request: switches_pb2.SetLinkRequest, context: Context
     ) -> switches_pb2.SetLinkResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             followed = await fleet.set_link(request.switch, request.port, request.up)
             return switches_pb2.SetLinkResponse(moved_jobs=followed.moved)
@@ -418,7 +418,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def ReloadTopology(
         self, request: switches_pb2.ReloadTopologyRequest, context: Context
     ) -> switches_pb2.ReloadTopologyResponse:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             followed = await self._stage.fleet.reload_topology()
             return switches_pb2.ReloadTopologyResponse(
                 moved_jobs=followed.moved, broken_jobs=followed.broken
@@ -428,7 +428,7 @@ class SwitchesService(switches_pb2_grpc.SwitchesServicer):
     async def Watch(
         self, request: switches_pb2.WatchSwitchesRequest, context: Context
     ) -> AsyncIterator[switches_pb2.SwitchEvent]:
-        async with answering(context):
+        async with answering(context, self._stage.deposed):
             fleet = self._stage.fleet
             with fleet.switch_news.follow() as follower:
                 for view in fleet.switchboard:

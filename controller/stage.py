@@ -39,3 +39,15 @@ class Stage:
         if self._fleet is None or not self.leads:
             raise NotLeaderError(self._leader)
         return self._fleet
+
+    async def deposed(self) -> NotLeaderError | None:
+        """Look whether this controller still leads; return what to answer where it does not.
+
+        What it knows may be old from the moment on at which the database gave its lock away until
+        it has noticed. Changes fail then by themselves; a refusal that rests on what it knows, such
+        as that there is no such job, needs this look.
+        """
+        fleet, term = self._fleet, self._term
+        if fleet is not None and (term is None or await term.holds()) and self._fleet is fleet:
+            return None
+        return NotLeaderError(self._leader)

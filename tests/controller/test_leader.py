@@ -21,6 +21,10 @@ from ringstep.controller.leader import current_leader, leading
 from ringstep.controller.store import DeposedError, Store
 
 POLL_S = 0.05
+END_WHO_LOCKS = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d "
+    "ON d.oid = database AND datname = current_database() WHERE locktype = 'advisory'"
+)
 PROCESS = """
 import asyncio, sys
 from ringstep.controller.leader import leading
@@ -168,18 +172,49 @@ async def test_lost_connection_ends_the_term(postgres_url: str) -> None:
     store = Store(postgres_url)
     async with leading(store, "one:1", poll_s=POLL_S) as term:
         with store.database.transaction() as connection:
-            connection.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database d "
-                    "ON d.oid = database AND datname = current_database() "
-                    "WHERE locktype = 'advisory'"
-                )
-            )
+            connection.execute(END_WHO_LOCKS)
         async with asyncio.timeout(30):
             await term.lost.wait()
     async with leading(store, "one:1", poll_s=POLL_S) as term:
         assert term.epoch == 2
     store.close()
+
+
+async def test_end_of_the_connection_that_holds_the_lock_is_noticed_before_the_next_look(
+    postgres_url: str,
+) -> None:
+    store = Store(postgres_url)
+    async with leading(store, "one:1", poll_s=3600) as term:
+        assert await term.holds()
+        with store.database.transaction() as connection:
+            connection.execute(END_WHO_LOCKS)
+        async with asyncio.timeout(30):
+            await term.lost.wait()
+    store.close()
+
+
+async def test_who_asks_whether_the_term_holds_hears_of_a_new_look(
+    stores: tuple[Store, Store],
+) -> None:
+    async with leading(stores[0], "one:1", poll_s=3600) as term:
+        looks = term.confirmed_at
+        assert await term.holds()
+        assert term.confirmed_at > looks
+        stores[1].take_over("two:1")
+        assert not term.lost.is_set()
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*(term.holds() for _ in range(50))) == [False] * 50
+        assert term.lost.is_set()
+
+
+async def test_who_asks_at_the_end_of_a_term_is_not_kept_waiting(
+    stores: tuple[Store, Store],
+) -> None:
+    async with leading(stores[0], "one:1", poll_s=3600) as term:
+        asked = asyncio.create_task(term.holds())
+    async with asyncio.timeout(30):
+        await asked
+        assert not await term.holds()
 
 
 async def test_server_that_says_nothing_any_more_ends_the_term(

@@ -109,6 +109,32 @@ async def test_registration_whose_commit_is_lost_is_forgotten(
         assert desired_jobs(fleet) == {kept.id, again.id}
 
 
+async def test_fleet_that_may_have_lost_its_lock_takes_no_more_changes(
+    topology: Topology, flaky: FlakyStore, pipeline: Pipeline
+) -> None:
+    """What broke the store may have cost the lock: another one can lead a moment later."""
+    looks: list[bool] = [True, False]
+
+    async def holds() -> bool:
+        return looks.pop(0)
+
+    fleet = Fleet(topology, flaky, pipeline)
+    fleet.lead_in(0, holds)
+    async with fleet:
+        flaky.fails = "before"
+        with pytest.raises(StoreError, match="nothing was changed"):
+            await fleet.register(job_spec("a", rings=RING))
+        await usable(fleet)
+        flaky.fails = "before"
+        with pytest.raises(StoreError, match="nothing was changed"):
+            await fleet.register(job_spec("a", rings=RING))
+        async with asyncio.timeout(20):
+            await fleet.deposed.wait()
+        with pytest.raises(DeposedError):
+            await fleet.update("a", jobs_pb2.MarkerOverrides(k=0.01))
+    assert not looks
+
+
 async def test_registration_whose_answer_is_lost_is_found_programmed_and_told(
     topology: Topology, flaky: FlakyStore, pipeline: Pipeline
 ) -> None:
@@ -234,6 +260,41 @@ async def test_paths_follow_a_drain_although_the_store_fails_meanwhile(
         assert job.stored == next(iter(flaky.load().jobs))
         assert drained not in job.stored.paths
         await eventually(lambda: job.held == job.entries)
+
+
+async def test_store_that_fails_again_while_the_lock_is_looked_at_is_recovered_from(
+    topology: Topology, flaky: FlakyStore, pipeline: Pipeline, eventually: Any
+) -> None:
+    """Changes that nobody waits for are on their way then: their failure must not pass unseen."""
+    fleet = Fleet(topology, flaky, pipeline)
+    looks = []
+
+    async def holds() -> bool:
+        looks.append(1)
+        await asyncio.sleep(0.2)
+        return True
+
+    fleet.lead_in(0, holds)
+    async with fleet:
+        job = await fleet.register(job_spec("a", rings=[["h1", "h3"]]))
+        drained = next(
+            hop.switch for hops in job.paths.values() for hop in hops if "spine" in hop.switch
+        )
+        real, failures = flaky.commit, []
+
+        def commit(epoch: int, changes: Sequence[Change]) -> None:
+            if len(failures) < 2:
+                failures.append(1)
+                raise StoreError("broken; nothing was changed")
+            real(epoch, changes)
+
+        flaky.commit = commit  # type: ignore[method-assign]
+        await fleet.drain(drained, True)
+        await eventually(lambda: len(failures) == 2)
+        await usable(fleet)
+        await eventually(lambda: drained not in next(iter(flaky.load().jobs)).paths)
+        assert len(looks) == 2
+        await fleet.register(job_spec("b", queue_pairs=[QueuePair("h1", "h3", 1)]))
 
 
 async def test_call_that_changes_switches_is_answered_when_the_fleet_ends(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
+import grpc
 import pytest
 
+from ringstep.controller import serve
 from ringstep.controller.client import ControllerClient, ControllerError, job_spec
 from ringstep.controller.config import ControllerConfig
 from ringstep.controller.fleet import Fleet
-from ringstep.controller.leader import Term
+from ringstep.controller.leader import Term, leading
 from ringstep.controller.pipeline import Pipeline
-from ringstep.controller.problems import NotLeaderError
+from ringstep.controller.problems import NotLeaderError, problem_of
 from ringstep.controller.serve import running
 from ringstep.controller.stage import Stage
 from ringstep.controller.store import Store, StoreError
+from ringstep.controller.v1 import jobs_pb2, jobs_pb2_grpc
 from ringstep.fabric.model import Topology
 
 RING = [["h1", "h2"]]
@@ -84,6 +88,30 @@ async def test_controller_that_was_stopped_does_not_answer_before_it_has_looked(
     assert stage.leads
     term.lost.set()
     assert not stage.leads
+
+
+async def test_refusal_that_rests_on_what_is_known_needs_a_look(
+    config: ControllerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one leads, and this one has not noticed: the job may well be there by now."""
+    # No look by itself while this runs.
+    monkeypatch.setattr(serve, "leading", partial(leading, poll_s=3600))
+    request = jobs_pb2.UpdateParametersRequest(
+        job=jobs_pb2.JobRef(name="b"), changes=jobs_pb2.MarkerOverrides(k=0.01)
+    )
+    store = Store(config.store)
+    async with running(config) as address, grpc.aio.insecure_channel(address) as channel:
+        jobs = jobs_pb2_grpc.JobsStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="no live job has name 'b'"):
+            await jobs.UpdateParameters(request, timeout=10)
+        store.take_over("two:1")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await jobs.UpdateParameters(request, timeout=10)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        problem = problem_of(caught.value)
+        assert problem is not None
+        assert problem.reason == "NOT_LEADER"
+    store.close()
 
 
 async def test_store_that_fails_while_it_is_read_is_tried_again(
