@@ -83,6 +83,8 @@ class LoopParams:
         patience: blocks after which an undecided arm counts as no better.
         rest: epochs for which an arm that lost is left alone.
         seed: of the order within blocks.
+        lean: epochs of an arm in force that is not proven, for each safe one beside them. 1 judges
+            soonest; more leave the job to the arm while it is judged.
     """
 
     budget: float = 0.01
@@ -94,6 +96,7 @@ class LoopParams:
     patience: int = 200
     rest: int = 500
     seed: int = 0
+    lean: int = 1
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -113,6 +116,7 @@ class LoopParams:
             ("patience", 1),
             ("rest", 1),
             ("seed", 0),
+            ("lean", 1),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -316,6 +320,12 @@ class ClosedLoop:
         """Book what an epoch that judges nothing took beyond a safe one, in safe epochs."""
         self._pay(-loss)
 
+    def accept(self) -> None:
+        """Take the arm in force for proven, on evidence from elsewhere."""
+        if not self._proven:
+            self._proven, self._plan, self._seen = True, [], {}
+            self._news = f"{self._in_force} was shown to be better: taken over"
+
     @property
     def in_force(self) -> str:
         """Name of the arm that is kept."""
@@ -330,6 +340,11 @@ class ClosedLoop:
     def rival(self) -> str | None:
         """Name of the arm that is being tried against the one in force, or None."""
         return self._rival
+
+    @property
+    def waits(self) -> bool:
+        """Whether the safe arm runs because the account does not cover the one whose turn it is."""
+        return bool(self._plan) and self._plan[0] != self.safe and not self._covered(self._plan[0])
 
     @property
     def account(self) -> float:
@@ -456,7 +471,7 @@ class ClosedLoop:
             if held == safe:
                 plan = [safe] if rival is None else [safe, rival]
             elif not self._proven or 2 * self.account < self.params.capacity:
-                plan = [safe, held]
+                plan = [safe] + [held] * (1 if self._proven else self.params.lean)
             elif rival is not None:
                 plan = [safe, rival, rival, held, held, held]
             else:

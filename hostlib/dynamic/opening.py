@@ -8,6 +8,7 @@ to know. The load may change just then; whoever keeps what won has to ask again 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cache
 from statistics import fmean, median
@@ -25,8 +26,12 @@ MOST_BEFORE: Final = 8
 """Calls of NCCL's choice that rows are compared with: the last ones."""
 RESERVE: Final = 0.25
 """Calls of NCCL's choice."""
+SLOWER: Final = 0.1
+"""A row that ends early for want of money has lost if its calls took so much longer, a share."""
 ODDS: Final = 0.01
 """So few of the orders of calls that are all alike look as clear (Mann and Whitney, 1947)."""
+EXACT: Final = 128
+"""Pairs of calls up to which orders are counted."""
 
 
 class Opening:
@@ -42,7 +47,8 @@ class Opening:
     Attributes:
         account: what is left of it.
         champion: the best that was shown to be better than NCCL's choice; None: that itself.
-        undecided: looked better than NCCL's choice, without being shown to be.
+        undecided: looked better than NCCL's choice without being shown to be, or may be better, as
+            far as the few calls of that say.
         calls: latencies by configuration; None: NCCL's choice.
         lost: proposals that were shown to be no better, or looked no better.
     """
@@ -55,7 +61,7 @@ class Opening:
         worst: float,
         account: float,
     ) -> None:
-        self._level = fmean(within(time, median(before)) for time in before)
+        self._level = _mean(before, median(before))
         self._left = list(proposals)
         self._worth, self._worst = worth, worst
         self._losses: list[float] = []
@@ -77,7 +83,7 @@ class Opening:
         if len(self.calls) == 1:
             usual.append(latency_us)
             del usual[:-MOST_BEFORE]
-            self._level = fmean(within(time, median(usual)) for time in usual)
+            self._level = _mean(usual, median(usual))
 
     def observe(self, latency_us: float) -> None:
         """Take a call of :attr:`config`."""
@@ -101,22 +107,22 @@ class Opening:
     def _judge(self, config: Config, row: list[float]) -> None:
         best = self.calls[self.champion]
         enough = len(row) >= (FIRST_ROW if len(self.calls) == 2 else NEXT_ROW)
-        wins = _clearly(row, best, 1 - self._worth)
-        loses = _clearly(best, row, 1.0)
-        looks_better = median(row) < (1 - self._worth) * median(best)
-        if enough and looks_better and self.champion is not None:
+        wins = clearly(row, best, 1 - self._worth)
+        loses = clearly(best, row, 1.0)
+        better = looks_better(row, best, self._worth)
+        if enough and better and self.champion is not None:
             # Of two that are better than NCCL's choice, the one that looks better.
-            wins = _clearly(row, self.calls[None], 1 - self._worth)
+            wins = clearly(row, self.calls[None], 1 - self._worth)
         if not (wins or loses or enough):
             return
         if wins:
             self.champion = config
-        elif self.champion is None and looks_better:
-            if self.undecided is None or median(row) < median(self.calls[self.undecided]):
+        elif self.champion is None and not loses and (better or len(best) < MOST_BEFORE):
+            if self.undecided is None or looks_better(row, self.calls[self.undecided], 0.0):
                 self.undecided = config
         else:
             self.lost.append(config)
-        if wins or loses:  # other channels are for where the first number was no clear answer
+        if wins:  # other channels are for where the first number was no clear answer
             self._drop_pair(config)
         self._next()
 
@@ -135,19 +141,36 @@ class Opening:
             pessimistic(self._losses, self._worst), 0.0
         ):
             config = self._left[0]
-            if self.calls.get(config):
+            if len(self.calls.get(config, ())) >= LEAST or fmean(self._losses or [0.0]) > SLOWER:
                 self.lost.append(config)
             del self._left[0]
             self._losses = []
 
     def _reserve(self) -> float:
-        """What others must leave to a champion, which runs only while the account is not empty."""
-        return 0.0 if self.champion is None else RESERVE
+        """What the next call must leave to others.
+
+        A champion runs only while the account is not empty; and a proposal that loses so far must
+        leave the next one its first call, where there was enough for two.
+        """
+        champion = 0.0 if self.champion is None else RESERVE
+        shared = len(self._left) > 1 and self._full >= 2 * self._worst
+        return max(champion, self._worst if shared and sum(self._losses) > 0 else 0.0)
 
 
-def _clearly(ones: Sequence[float], others: Sequence[float], factor: float) -> bool:
-    """Whether the ones are clearly faster than the others times a factor."""
-    inverted = sum(one >= factor * other for one in ones for other in others)
+def looks_better(ones: Sequence[float], others: Sequence[float], worth: float) -> bool:
+    """Say whether the ones are faster by a share in the mean, freaks cut."""
+    middle = median(others)
+    return _mean(ones, middle) < (1 - worth) * _mean(others, middle)
+
+
+def _mean(times: Sequence[float], middle: float) -> float:
+    return fmean(within(time, middle) for time in times)
+
+
+def clearly(ones: Sequence[float], others: Sequence[float], factor: float) -> bool:
+    """Say whether the ones are clearly faster than the others times a factor."""
+    slower = sorted(factor * other for other in others)
+    inverted = sum(bisect_right(slower, one) for one in ones)
     return odds(len(others), len(ones), inverted) <= ODDS
 
 
@@ -165,8 +188,13 @@ def _orders(m: int, n: int, u: int) -> int:
 def odds(m: int, n: int, u: int) -> float:
     """Return the chance of at most u inverted pairs of m and n calls, where all orders are alike.
 
+    Of more than :data:`EXACT` pairs it is that of a normal distribution.
+
     Example:
         >>> round(odds(4, 5, 0) * 126)
         1
     """
+    if m * n > EXACT:
+        spread = math.sqrt(m * n * (m + n + 1) / 12)
+        return 0.5 * math.erfc((m * n / 2 - u - 0.5) / spread / math.sqrt(2))
     return sum(_orders(m, n, v) for v in range(min(u, m * n) + 1)) / math.comb(m + n, n)

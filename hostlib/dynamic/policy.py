@@ -53,9 +53,9 @@ class PolicyParams:
             what the detector was trained to say.
         test: bounds of that; None: the rule's own.
         safety: bounds of trials.
-        proposals: how many of the selector's best go into one trial, each unlike the others.
-        hedge: the first is followed by a ring with bulk messages and every channel, which takes
-            the largest share of most links: where the selector errs, that is tried too.
+        proposals: how many go into one trial, each unlike the others: the selector's best.
+        hedge: the second is a ring with bulk messages and every channel, which takes the largest
+            share of most links: where the selector errs, that is tried too.
         threads: the runtime honours thread counts (no stock NCCL does).
         max_channels: as many as communicators have.
     """
@@ -63,7 +63,7 @@ class PolicyParams:
     rule: RuleName | None = None
     test: TestParams | None = None
     safety: SafetyParams = field(default_factory=SafetyParams)
-    proposals: int = 3
+    proposals: int = 2
     hedge: bool = True
     threads: bool = False
     max_channels: int = 8
@@ -323,7 +323,8 @@ class DynamicPolicy:
         found = [decode(each.action) for each in propose(q, mask, held, p.proposals)]
         widest = Config(Algo.RING, Proto.SIMPLE, p.max_channels, THREADS[-1])
         if found and p.hedge and widest != found[0] and _thinkable(q, mask, held, encode(widest)):
-            found[1:] = [widest, *(config for config in found[1:] if config != widest)]
+            others = [config for config in found[1:] if config != widest]
+            found[1:] = [widest, *others][: max(p.proposals - 1, 1)]
         return [config.plain for config in found]
 
 

@@ -1,7 +1,7 @@
 """Trials: a proposed configuration stays only if it is shown to be better than NCCL's choice.
 
 A trial begins with rows (:mod:`.opening`), because the detector's window has measured NCCL's choice
-under the same contention already. What comes of it goes into a closed loop, where pairs of calls
+under the same contention already. What comes of it goes into a closed loop, where blocks of calls
 decide on what rows left open, and checks see whether it stays better. The sequential bets
 and the account of losses are those of :mod:`ringstep.protocol.loop`; an epoch there is one
 collective here. The account lives on from trial to trial.
@@ -18,8 +18,8 @@ from statistics import median
 from typing import Final
 
 from ringstep.hostlib.dynamic.actions import Config
-from ringstep.hostlib.dynamic.opening import MOST_BEFORE, ODDS, Opening, odds
-from ringstep.protocol.loop import SPENT, Arm, ClosedLoop, LoopParams, within
+from ringstep.hostlib.dynamic.opening import MOST_BEFORE, ODDS, Opening, clearly, looks_better, odds
+from ringstep.protocol.loop import OUTLIER, SPENT, Arm, ClosedLoop, LoopParams, within
 
 NCCLS: Final = "nccl"
 HELD: Final = "held"
@@ -36,6 +36,8 @@ PROBE_REST: Final = 16
 """Calls between two probes at least."""
 JUMP: Final = 0.2
 """log ratio of the last calls to those before that is another level, if it is clear."""
+SINCE: Final = 48
+"""Calls of either that ranks look back on."""
 _LEVEL: Final = 12
 _LAST: Final = 4
 
@@ -52,7 +54,9 @@ class SafetyParams:
         worth: a smaller gain is none.
         confidence: of a verdict.
         check: one call in so many is NCCL's choice while another is in force.
-        patience: pairs of calls after which an undecided proposal is rolled back.
+        patience: blocks of calls after which an undecided proposal is rolled back.
+        enough: calls after which one that does not look better by ``worth`` is.
+        lean: calls of an undecided proposal for each of NCCL's choice beside them.
     """
 
     budget: float = 0.01
@@ -62,13 +66,15 @@ class SafetyParams:
     confidence: float = 0.95
     check: int = 96
     patience: int = 24
+    enough: int = 20
+    lean: int = 5
 
     def loop(self, seed: int) -> dict[str, float | int]:
         """Return the closed loop's parameters."""
         return {
             "startup": self.startup, "worst": self.worst, "worth": self.worth,
             "confidence": self.confidence, "check": self.check, "patience": self.patience,
-            "rest": self.startup, "seed": seed,
+            "rest": self.startup, "seed": seed, "lean": self.lean,
         }  # fmt: skip
 
 
@@ -98,10 +104,14 @@ class Guard:
         self._loop: ClosedLoop | None = None
         self._held: Config | None = None
         """What the loop has beside NCCL's choice."""
+        self._since: dict[str, deque[float]] = {}
+        """What both took in this trial."""
         self._usual: deque[float] = deque(maxlen=MOST_BEFORE)
         self._calls = 0
         self._probe = 0
         self._unprobed = 0
+        self._shocks = 0.0
+        """What calls in a row took too long, in calls of NCCL's choice."""
         self._level: deque[float] = deque(maxlen=_LEVEL)
         self.trials = 0
         self.rollbacks = 0
@@ -163,7 +173,7 @@ class Guard:
             self._account = min(self.account, self._capacity)
             self._opening = self._loop = self._held = None
             self._level.clear()
-            self._probe = 0
+            self._probe, self._shocks = 0, 0.0
 
     def config(self) -> Config | None:
         """Return what the next call shall run; None: NCCL's choice."""
@@ -194,12 +204,20 @@ class Guard:
             return None
         if config not in (None, self._held):
             return Verdict.OPEN  # something from before the trial; it says nothing about it
-        loop.observe(NCCLS if config is None else HELD, latency_us)
+        name = NCCLS if config is None else HELD
+        if config is not None and self._is_shocked(latency_us):
+            loop.charge(self._shocks)
+            return self._roll_back()
+        loop.observe(name, latency_us)
+        self._since[name].append(latency_us)
         if config is not None and loop.in_force == HELD:
             self._watch_level(latency_us)
         self._unprobed += 1
+        if loop.in_force == HELD and not loop.proven and self._judge(loop):
+            return self._roll_back()
         loop.next_arm()  # it may find that the account no longer covers what is planned
-        if loop.in_force == NCCLS and loop.rival is None:
+        if loop.in_force == NCCLS or (loop.waits and not self._gains()):
+            # It lost, or the account does not cover it, and it would be long until that did.
             return self._roll_back()
         return Verdict.KEPT if loop.in_force == HELD and loop.proven else Verdict.OPEN
 
@@ -215,6 +233,38 @@ class Guard:
             self._loop.charge(loss)
         else:
             self._account = min(self._account - loss, self._capacity)
+
+    def _gains(self) -> bool:
+        return looks_better(self._since[HELD], self._since[NCCLS], 0.0)
+
+    def _is_shocked(self, latency_us: float) -> bool:
+        """Take a call of what is in force; say whether two in a row took far too long.
+
+        The loop books no call with more than twice NCCL's: one is chance, on many networks, and has
+        NCCL's choice asked; a second is not, and what both took is booked whole.
+        """
+        if latency_us <= OUTLIER * max(self._usual):
+            self._shocks = 0.0
+            return False
+        before, self._shocks = self._shocks, self._shocks + latency_us / median(self._usual) - 1
+        self._probe = max(self._probe, 1)
+        return before > 0
+
+    def _judge(self, loop: ClosedLoop) -> bool:
+        """Judge an undecided proposal by ranks; return whether it looks no better for long enough.
+
+        The loop's bets are safe to look at after each call, and slow where single calls take long
+        at random. A look at ranks after each call errs more often; what it lets pass is bounded by
+        the account, and dropped by the loop where it turns out to be worse.
+        """
+        p, held, usual = self._params, self._since[HELD], self._since[NCCLS]
+        if clearly(held, usual, 1 - p.worth):
+            loop.accept()
+        return not loop.proven and (
+            len(held) >= p.enough
+            and len(usual) >= MOST_BEFORE
+            and not looks_better(held, usual, p.worth)
+        )
 
     def _roll_back(self) -> Verdict:
         if self._held is not None:
@@ -241,12 +291,13 @@ class Guard:
             [Arm(NCCLS), Arm(HELD)], NCCLS, HELD, p.budget, **p.loop(self._seed + self.trials)
         )
         for name, what in ((NCCLS, None), (HELD, self._held)):
+            self._since[name] = deque(opening.calls[what], maxlen=SINCE)
             for latency in opening.calls[what]:
                 loop.observe(name, latency)
         state = {**loop.to_dict(), "account": opening.account, "plan": []}
-        if opening.champion is not None:
-            state["proven"] = True
         self._loop, self._opening = ClosedLoop.from_dict(state), None
+        if opening.champion is not None:
+            self._loop.accept()
         return Verdict.KEPT if opening.champion is not None else Verdict.OPEN
 
     def _see_usual(self, latency_us: float) -> None:

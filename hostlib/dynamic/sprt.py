@@ -38,6 +38,8 @@ PAPER_UPPER: Final = 0.95
 PAPER_LOWER: Final = 0.05
 PERTURBED: Final = 0.14
 """log2 of the contention ratio from which a call counts as slower: a tenth."""
+LARGE: Final = 1.32
+"""log2 of the contention ratio that no clean network drifts to: two and a half times as long."""
 
 
 class State(Enum):
@@ -57,6 +59,8 @@ class TestParams:
             so over n calls a false alarm has a chance of up to n * alpha.
         beta: chance that contention is called none, per test; the next test follows at once.
         least_calls: contended calls that it takes at least.
+        alpha_large: the same (``wald``) where as many calls as ``least_calls`` in a row took
+            :data:`LARGE` longer, as far as no clean network drifts; None: ``alpha``.
         page: a test that leans towards "none" starts anew with every call (Page, 1954), so that
             quiet calls before an onset do not delay it; calls between false alarms are then
             (1 - beta) / alpha in the mean, at least (Lorden, 1971). False: it starts anew when it
@@ -68,12 +72,13 @@ class TestParams:
     alpha: float = 1e-6
     beta: float = 0.01
     least_calls: int = 4
+    alpha_large: float | None = None
     page: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
+        for name in ("alpha", "beta", "alpha_large"):
             value = getattr(self, name)
-            if not 0 < value < 0.5:
+            if value is not None and not 0 < value < 0.5:
                 raise ValueError(f"{name} = {value}: between 0 and 0.5")
         if self.least_calls < 1:
             raise ValueError(f"least_calls = {self.least_calls}: 1 or more")
@@ -82,6 +87,11 @@ class TestParams:
     def upper(self) -> float:
         """Wald's A: log((1 - beta) / alpha)."""
         return math.log((1 - self.beta) / self.alpha)
+
+    @property
+    def upper_large(self) -> float:
+        """The same of calls that took :data:`LARGE` longer."""
+        return math.log((1 - self.beta) / (self.alpha_large or self.alpha))
 
     @property
     def lower(self) -> float:
@@ -97,7 +107,7 @@ class TestParams:
 DEFAULTS: Final[Mapping[RuleName, TestParams]] = {
     "sequence": TestParams(),
     # Of the posterior's odds, which a network does not bring to a million to one.
-    "wald": TestParams(alpha=1e-2),
+    "wald": TestParams(alpha=1e-2, alpha_large=5e-2),
     "paper": TestParams(),
 }
 """What a rule uses unless told otherwise."""
@@ -113,7 +123,7 @@ class Sprt:
         temper: factor on the logits.
     """
 
-    __slots__ = ("_p", "_prior", "_rule", "_state", "_sum", "_temper")
+    __slots__ = ("_large", "_p", "_prior", "_rule", "_state", "_sum", "_temper")
 
     def __init__(
         self,
@@ -131,6 +141,7 @@ class Sprt:
         self._prior = math.log(prior / (1 - prior))
         self._temper = temper
         self._sum = 0.0
+        self._large = 0
         self._state = State.STEADY
 
     @property
@@ -145,7 +156,7 @@ class Sprt:
 
     def restart(self) -> None:
         """Forget the evidence, not the state."""
-        self._sum = 0.0
+        self._sum, self._large = 0.0, 0
 
     def update(self, logit: float, log_rho: float) -> State:
         """Take one call.
@@ -158,6 +169,7 @@ class Sprt:
             return self._state
         logit = min(max(logit, -LOGIT_LIMIT), LOGIT_LIMIT)
         held = self._state is State.SUSTAINED
+        self._large = self._large + 1 if log_rho >= LARGE else 0
         if self._rule == "paper":
             probability = 1 / (1 + math.exp(-logit))
             sustained = probability > PAPER_UPPER or (held and probability >= PAPER_LOWER)
@@ -167,6 +179,8 @@ class Sprt:
             upper = self._p.upper
             lower = -upper if held else self._p.lower
             if self._rule == "wald":
+                if not held and self._large >= self._p.least_calls:
+                    upper = self._p.upper_large
                 self._sum, bound = llr, min(upper, 0.6 * LOGIT_LIMIT)
                 sustained = llr >= bound or (held and llr > max(lower, -bound))
             else:

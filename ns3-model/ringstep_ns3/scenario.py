@@ -595,6 +595,7 @@ class LoopTable(TomlTable):
     check: Count = _LOOP.check
     patience: Count = _LOOP.patience
     rest: Count = _LOOP.rest
+    lean: Count = _LOOP.lean
 
 
 # --- Jobs -------------------------------------------------------------------------------------

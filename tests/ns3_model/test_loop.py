@@ -190,7 +190,8 @@ WRONG = {
     "unknown key": (
         LOOP.replace("enabled = true", "enabled = true\nbugdet = 0.01"),
         "loop.toml:13: loop.bugdet: unknown key; did you mean 'budget'? known keys here: enabled, "
-        "arm, safe, start, epoch, budget, startup, worst, worth, confidence, check, patience, rest",
+        "arm, safe, start, epoch, budget, startup, worst, worth, confidence, check, patience, "
+        "rest, lean",
     ),
     "unknown key of an arm": (
         LOOP.replace("[[job]]", '[[loop.arm]]\nname = "a"\nplaned = true\n[[job]]'),

@@ -265,6 +265,34 @@ def test_a_start_with_evidence_is_in_force_at_once_and_the_safe_arm_comes_early(
     assert (loop.in_force, loop.state.proven) == ("a", False)
 
 
+@pytest.mark.parametrize("lean", [1, 5])
+def test_a_job_leans_on_an_arm_that_is_not_proven_as_far_as_it_is_told_to(lean: int) -> None:
+    loop = ClosedLoop(arms("a"), "safe", "a", lean=lean, confidence=0.999999)
+    rng, names = random.Random(3), []
+    for _ in range(4 + 10 * (lean + 1)):
+        names.append(loop.next_arm().name)
+        loop.observe(names[-1], (0.97 if names[-1] == "a" else 1.0) * noisy(rng))
+    assert not loop.proven
+    assert names[4:].count("safe") == 10
+
+
+def test_an_arm_that_others_have_proven_is_checked_and_held_back_like_any_other() -> None:
+    loop = ClosedLoop(arms("a"), "safe", "a", check=12)
+    for _ in range(6):
+        loop.observe(loop.next_arm(), 1.0)
+    loop.accept()
+    assert loop.proven
+    names = []
+    for _ in range(48):
+        names.append(loop.next_arm().name)
+        loop.observe(names[-1], 0.8 if names[-1] == "a" else 1.0)
+    assert names.count("safe") == 4
+    for _ in range(100):
+        names.append(loop.next_arm().name)
+        loop.observe(names[-1], 1.3 if names[-1] == "a" else 1.0)
+    assert names[48:].count("a") < 20
+
+
 def test_an_unproven_start_that_uses_up_the_account_gives_way() -> None:
     loop = ClosedLoop(arms("a"), "safe", "a")
     for _ in range(30):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from itertools import permutations
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from ringstep.hostlib.dynamic.actions import Config
-from ringstep.hostlib.dynamic.opening import FIRST_ROW, LEAST, Opening, odds
+from ringstep.hostlib.dynamic.opening import FIRST_ROW, LEAST, Opening, looks_better, odds
 from ringstep.hostlib.shm_layout import Algo, Proto
 
 WIDE = Config(Algo.RING, Proto.SIMPLE, 8)
@@ -85,6 +86,43 @@ def test_no_row_goes_on_without_an_account() -> None:
     assert sum(len(opening.calls.get(c, ())) for c in (WIDE, TREE)) <= 3
     assert opening.account >= 1.5 - 3 * 1.0
     assert play({None: 100.0, WIDE: 50.0}, [WIDE], account=0.5).champion is None
+
+
+def test_what_loses_leaves_the_next_its_first_call() -> None:
+    opening = play({None: 100.0, TREE: 130.0, WIDE: 70.0}, [TREE, WIDE], account=2.25)
+    assert opening.lost == [TREE]
+    assert opening.champion == WIDE
+
+
+def test_with_little_money_a_single_call_that_is_slower_decides_nothing() -> None:
+    opening = Opening([100.0] * 6, [WIDE, TREE], 0.03, 0.9, 1.0)
+    opening.observe(101.0)
+    assert opening.config == WIDE
+    while opening.config == WIDE:
+        opening.observe(60.0)
+    assert opening.champion == WIDE
+
+
+def test_other_channels_have_their_turn_after_what_lost() -> None:
+    opening = play({None: 100.0, MIDDLE: 125.0, WIDE: 60.0}, [MIDDLE, WIDE], account=2.25)
+    assert opening.lost == [MIDDLE]
+    assert opening.champion == WIDE
+
+
+def test_freaks_do_not_hide_a_better_mean() -> None:
+    """Single calls take twice as long at random, as with timeouts: medians of few would mislead."""
+    ones, others = [60.0, 120.0, 120.0, 60.0, 120.0], [100.0, 101.0, 100.0, 290.0, 210.0]
+    assert looks_better(ones, others, 0.03)
+    assert not looks_better(others, ones, 0.03)
+
+
+def test_odds_of_many_calls_are_those_of_a_normal_distribution() -> None:
+    for m, n in ((10, 12), (8, 16)):
+        for u in (35, 45, 60):
+            exact = odds(m, n, u)
+            spread = (m * n * (m + n + 1) / 12) ** 0.5
+            assert exact == pytest.approx(NormalDist(m * n / 2, spread).cdf(u + 0.5), rel=0.1)
+    assert odds(12, 48, 150) == pytest.approx(NormalDist(288, 2928**0.5).cdf(150.5), rel=1e-6)
 
 
 def test_a_champion_keeps_some_of_the_account() -> None:

@@ -62,6 +62,80 @@ def test_what_is_not_better_is_rolled_back(worse: float) -> None:
     assert guard.config() is None
 
 
+def test_what_is_undecided_has_most_calls_until_ranks_decide() -> None:
+    """Where single calls take long at random, the loop's bets alone need a hundred calls."""
+    rng = np.random.default_rng(4)
+
+    def call(config: Config | None) -> float:
+        return float(rng.choice([60.0, 60.0, 120.0] if config == BETTER else [100.0, 100.0, 200.0]))
+
+    guard = Guard()
+    for _ in range(8):
+        guard.observe(None, call(None))
+    guard.begin([BETTER])
+    ran = []
+    while not guard.proven and len(ran) < 60:
+        ran.append(guard.config())
+        guard.observe(ran[-1], call(ran[-1]))
+    assert guard.proven
+    assert guard.in_force == BETTER
+    assert ran.count(None) <= len(ran) // 4
+
+
+def test_what_is_kept_and_turns_out_far_too_slow_costs_two_calls() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    drive(guard, {None: 100.0, BETTER: 80.0}, 40)
+    assert guard.proven
+    ran, _ = drive(guard, {None: 100.0, BETTER: 2000.0}, 100)
+    assert ran.count(BETTER) == 2
+    assert guard.rollbacks == 1
+    assert guard.account == pytest.approx(2.25 - 2 * 19, abs=2)
+
+
+def test_a_single_call_that_takes_far_too_long_is_chance() -> None:
+    guard = warmed(Guard())
+    guard.begin([BETTER])
+    drive(guard, {None: 100.0, BETTER: 80.0}, 40)
+    guard.observe(BETTER, 500.0)
+    assert guard.config() is None  # NCCL's choice is asked
+    guard.observe(None, 100.0)
+    drive(guard, {None: 100.0, BETTER: 80.0}, 100)
+    assert guard.proven
+
+
+def test_what_the_account_no_longer_covers_makes_room_for_others() -> None:
+    """An undecided proposal that waits for money would keep all others from being tried."""
+    rolled_back = 0
+    for seed in range(30):
+        guard = warmed(Guard(seed=seed))
+        guard.begin([BETTER])
+        ran, _ = drive(guard, {None: 100.0, BETTER: 103.0}, 120, seed, noise=0.25)
+        rolled_back += not guard.open
+        waits = 0
+        for config in reversed(ran):
+            if config is not None:
+                break
+            waits += 1
+        assert waits < 20 or not guard.open
+    assert rolled_back >= 15
+
+
+def test_what_is_undecided_and_looks_no_better_goes_soon() -> None:
+    guard = warmed(Guard(), 100.0)
+    guard.begin([BETTER])
+    rng, ran = np.random.default_rng(0), 0
+    first = [80.0, 120.0] * 6  # looks better in the mean of its row only by chance
+    while guard.open and ran < 80:
+        config = guard.config()
+        by_chance = first[ran] * 0.9 if ran < len(first) else 100.0
+        latency = by_chance if config == BETTER else 100.0 * float(np.exp(rng.normal(0, 0.02)))
+        guard.observe(config, latency)
+        ran += 1
+    assert not guard.open
+    assert ran < 60
+
+
 @pytest.mark.parametrize("worse", [110.0, 150.0, 195.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_trial_after_trial_never_costs_more_than_the_budget(worse: float, seed: int) -> None:

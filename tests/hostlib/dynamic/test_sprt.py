@@ -59,6 +59,22 @@ def test_walds_bounds_on_the_posterior_ask_for_more_than_the_paper() -> None:
     assert run("wald", [5.0])[-1] is State.SUSTAINED
 
 
+def test_calls_far_slower_than_any_drift_need_less_evidence() -> None:
+    odds, far = [3.5] * 4, [1.5] * 4
+    assert run("wald", odds, far)[-1] is State.SUSTAINED
+    assert run("wald", odds[:3], far[:3])[-1] is State.SPIKE
+    assert run("wald", odds, [1.5, 1.5, 1.0, 1.5])[-1] is State.SPIKE
+    assert run("wald", [2.9] * 4, far)[-1] is State.SPIKE
+
+
+def test_far_slower_calls_before_a_restart_do_not_count() -> None:
+    test = Sprt("wald")
+    for _ in range(3):
+        test.update(3.5, 1.5)
+    test.restart()
+    assert test.update(3.5, 1.5) is State.SPIKE
+
+
 def test_walds_posterior_is_left_only_at_the_opposite_bound() -> None:
     test = Sprt("wald")
     states = [test.update(x, 0.0) for x in (5.0, 1.0, -4.0, -5.0)]
