@@ -96,7 +96,7 @@ def calibrate_command(
     ] = None,
     sizes: Annotated[
         list[str] | None,
-        typer.Option("--bytes", metavar="N", help="For --engine: sizes such as 1MiB; repeatable."),
+        typer.Option("--bytes", metavar="N", help="For --engine: sizes such as 1M; repeatable."),
     ] = None,
     nodes: Annotated[int, typer.Option(help="For --engine.", min=2, max=64)] = 4,
     rate: Annotated[
@@ -165,7 +165,7 @@ def calibrate_command(
             for path in traces or ():
                 collected.append(sources.of_traces(load_traces(path), str(path), calls))
             if engine:
-                found = on_engine(collective or ["all_reduce"], sizes or ["1MiB"], nodes,
+                found = on_engine(collective or ["all_reduce"], sizes or ["1M"], nodes,
                                   rate * 1e6, calls, step)  # fmt: skip
                 collected.append(sources.Collected(found))
         series: list[Series] = [one for each in collected for one in each.series]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ringstep.hostlib.coordinator.fixed import amount
+from ringstep.hostlib.evaluate.amounts import parse_bytes
 from ringstep.hostlib.evaluate.calibration.clean import Series
 from ringstep.hostlib.evaluate.calibration.live import observe
 from ringstep.hostlib.evaluate.calibration.sources import SourceError
@@ -29,7 +29,7 @@ def on_engine(
 
     Args:
         collectives: names.
-        sizes: such as ``1MiB``.
+        sizes: such as ``1M``.
         nodes: hosts, one rank each.
         rate_bps: of their links.
         calls: of each.
@@ -43,9 +43,9 @@ def on_engine(
     if unknown := [name for name in collectives if name not in COLLECTIVES]:
         raise SourceError(f"--collective {unknown[0]}: {', '.join(COLLECTIVES)}")
     try:
-        todo = [(name, amount(size, "--bytes")) for name in collectives for size in sizes]
+        todo = [(name, parse_bytes(size)) for name in collectives for size in sizes]
     except ValueError as error:
-        raise SourceError(str(error)) from None
+        raise SourceError(f"--bytes {error}") from None
     found = []
     for i, (name, n_bytes) in enumerate(todo):
 

@@ -1,4 +1,4 @@
-"""Single figures with their source in a result, and the goals of issue 8 that they are held to."""
+"""Single figures with their source in a result, and the goals that they are held to."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Measure:
         show: writes one number.
         unit: follows it.
         none: stands for a null.
-        goal: None: the issue names none.
+        goal: None: there is none.
     """
 
     id: str
