@@ -36,6 +36,8 @@ _LOCK_CLASS: Final = 0x72697374
 _MIN_PROBE_TIMEOUT_S: Final = 3.0
 """Time that a probe of the lock has at least, so that a busy server deposes nobody."""
 
+_LOOK_S: Final = 0.02
+"""From one look at the lock to the next at least, however many ask for names that nobody has."""
 _CERTAIN_S: Final = 10.0
 """More than a look at the lock takes, with the pause before it and a busy machine."""
 _CALL_TIMEOUT_S: Final = 10.0
@@ -336,6 +338,7 @@ class _Candidate:
                     break
                 await term.confirmed(asked_at)
                 await self._pause(term, poll_s)
+                await asyncio.sleep(max(0.0, asked_at + _LOOK_S - time.monotonic()))
         except Exception:
             LOGGER.exception("watching whether this controller still leads failed")
         await term.end()
