@@ -2,8 +2,12 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # for free_ports
 
 # No test here judges by the clock, so neither may hypothesis: the machine may be busy. A run of
 # continuous integration repeats; on a developer's machine the search goes on.

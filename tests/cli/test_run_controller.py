@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Controller
-from launching import Launcher, free_port, until
+from free_ports import free_port
+from launching import Launcher, until
 
 Launch = Callable[..., Launcher]
 RING = ("--job", "resnet", "--hosts", "h1,h2", "--no-tuner")

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Launcher, alive, free_port, until
+from free_ports import free_port
+from launching import Launcher, alive, until
 
 from ringstep.hostlib.native.build import missing_tools
 

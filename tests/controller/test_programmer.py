@@ -115,7 +115,7 @@ async def test_foreign_entries_are_removed_and_changed_ones_put_right(
         )
         assert set(switch.lines()) != right
         await eventually(lambda: set(switch.lines()) == right)
-        assert programmer.status.foreign_removed == 2
+        await eventually(lambda: programmer.status.foreign_removed == 2)
     assert "removing what nobody here wants: red egress_port=77 -> set_red(" in caplog.text
 
 

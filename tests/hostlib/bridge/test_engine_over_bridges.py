@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import socket
 import subprocess
 from collections import defaultdict
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 from ringstep.hostlib.native.build import build_engine, missing_tools
 from ringstep.hostlib.tagging import PortPerStep, QpPool, StepTagger
@@ -33,9 +33,7 @@ def perf() -> Path:
 
 def run(perf: Path, bridges: list[Running], *options: str) -> dict[str, Any]:
     """Run a collective with one rank per bridge; return what rank 0 reports."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        root = f"127.0.0.1:{sock.getsockname()[1]}"
+    root = f"127.0.0.1:{free_port()}"
     ranks = [
         subprocess.Popen(
             [str(perf), *options, "--rank", str(rank), "--ranks", str(len(bridges)),

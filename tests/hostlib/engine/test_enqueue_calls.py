@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_ports import free_port
+from free_ports import free_port
 
 from ringstep.hostlib.native.build import SOURCES, BuiltEngine
 

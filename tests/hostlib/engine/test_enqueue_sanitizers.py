@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from ringstep.hostlib.native.build import BuildError, BuiltEngine, build, build_engine
 from ringstep.hostlib.shm import Decision, DecisionTable, ShmFile, default_path
@@ -30,9 +30,7 @@ def instrumented(engine: BuiltEngine) -> BuiltEngine:
 def test_groups_fences_and_telemetry(
     instrumented: BuiltEngine, tmp_path: Path, collective: str
 ) -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        root = f"127.0.0.1:{one.getsockname()[1]}"
+    root = f"127.0.0.1:{free_port()}"
     table = DecisionTable()
     table.set(Collective.ALL_REDUCE, range(12, 64), Decision(Algo.TREE, Proto.LL, 3, 8192))
     with ShmFile.create(default_path("job", tmp_path)) as file:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from ringstep.hostlib.native.build import BuiltEngine
 
@@ -168,9 +168,7 @@ def test_a_missing_bridge_is_a_failure_with_its_path(start: Start, tmp_path: Pat
 
 
 def test_ranks_that_never_come_are_waited_for_so_long(start: Start) -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        root = f"127.0.0.1:{one.getsockname()[1]}"
+    root = f"127.0.0.1:{free_port()}"
     process = start("all_reduce", "--rank", "0", "--ranks", "2", "--root", root, "--timeout", "0.5")
     _, error = process.communicate(timeout=30)
     assert process.returncode == 1

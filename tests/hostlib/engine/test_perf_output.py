@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 from ringstep.hostlib.native.build import BuiltEngine
 
@@ -154,9 +154,7 @@ def test_a_run_goes_on_for_a_duration(engine: BuiltEngine) -> None:
 
 @pytest.mark.parametrize("kind", ["torchrun", "mpi", "options"])
 def test_ranks_started_one_by_one(engine: BuiltEngine, kind: str) -> None:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     processes = []
     for rank in range(3):
         options, env = [], {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_ports import free_port
 from engine_reference import RING, SIMPLE, TREE, Case, Coll
+from free_ports import free_port
 
 CALL = Case(Coll.ALL_REDUCE, 100, RING, SIMPLE, 2).line()
 
