@@ -60,6 +60,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for free_ports
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "controller"))
 
 from controller_load import Settings

@@ -37,6 +37,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for free_ports
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "controller"))
 
 from faultrig.clients import Behaviour

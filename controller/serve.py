@@ -77,7 +77,7 @@ class _Program:
         Raises:
             ValueError: topology and program do not fit together.
         """
-        self.spare = self._new_fleet(0)
+        self.spare = self._new_fleet()
 
     def fleet_of(self, term: Term) -> Fleet:
         """Return the fleet of one term, on the topology file as it is now.
@@ -90,21 +90,20 @@ class _Program:
         try:
             self.read_topology()
             if fleet is None or fleet.topology != self.topology:
-                fleet = self._new_fleet(term.epoch)
+                fleet = self._new_fleet()
         except (ValueError, OSError) as error:
             LOGGER.error("the topology was not read again, the old one stays in force: %s", error)
             self.topology = before
             if fleet is None or fleet.topology is not before:
-                fleet = self._new_fleet(term.epoch)
+                fleet = self._new_fleet()
         fleet.lead_in(term.epoch, term.holds)
         return fleet
 
-    def _new_fleet(self, epoch: int) -> Fleet:
+    def _new_fleet(self) -> Fleet:
         return Fleet(
             self.topology,
             self.store,
             self.pipeline,
-            epoch=epoch,
             settings=self.settings,
             other_pipelines=self.others,
             reload=self.read_topology,

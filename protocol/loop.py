@@ -592,11 +592,11 @@ class ClosedLoop:
             text += self.safe
         if rival is not None:
             text += f"; trying {rival}"
-        waiting = self._plan[0] if self._plan else None
-        if waiting not in (None, self.safe) and not self._covered(str(waiting)):
+        if self.waits:
+            waiting = self._plan[0]
             text += (
                 f"; {self.safe} runs until the account ({self.account:.2f} epochs) covers "
-                f"{waiting} ({max(self._pessimistic(str(waiting)), 0.0):.2f})"
+                f"{waiting} ({max(self._pessimistic(waiting), 0.0):.2f})"
             )
         return f"{text}; {self._news}"
 

@@ -8,7 +8,7 @@ import socket
 _GIVEN: set[int] = set()
 
 
-def free_port(n: int = 4) -> int:
+def free_port(n: int = 1) -> int:
     """Return a TCP port whose next ``n - 1`` are free too, which this process did not get before.
 
     Below those that the kernel gives to connections: one of these may be taken before the program

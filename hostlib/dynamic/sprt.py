@@ -86,12 +86,15 @@ class TestParams:
     @property
     def upper(self) -> float:
         """Wald's A: log((1 - beta) / alpha)."""
-        return math.log((1 - self.beta) / self.alpha)
+        return self._upper(self.alpha)
 
     @property
     def upper_large(self) -> float:
         """The same of calls that took :data:`LARGE` longer."""
-        return math.log((1 - self.beta) / (self.alpha_large or self.alpha))
+        return self._upper(self.alpha_large or self.alpha)
+
+    def _upper(self, alpha: float) -> float:
+        return math.log((1 - self.beta) / alpha)
 
     @property
     def lower(self) -> float:

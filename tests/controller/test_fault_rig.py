@@ -15,9 +15,10 @@ from faultrig import disk as disk_rig
 from faultrig.database import PostgresServer
 from faultrig.disk import SmallDisk
 from faultrig.fabric import LeafSpine
-from faultrig.processes import Child, RigError, SwitchProcess, free_port
+from faultrig.processes import Child, RigError, SwitchProcess
 from faultrig.reading import Action, Intruder, ReadError, program_names, read_switch
 from finsy.proto import p4r
+from free_ports import free_port
 
 from ringstep.fabric import parse_topology
 from ringstep.fabric.routing import route_tables

@@ -122,8 +122,10 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
         raise ValueError(f"no axis from {low} to {high}")
     largest = max(abs(low), abs(high))
-    if high - low <= 1e-9 * largest or largest < _SMALLEST:
-        high = low + (largest if largest >= _SMALLEST else 1.0)
+    if largest < _SMALLEST:
+        high = low + 1.0
+    elif high - low <= 1e-9 * largest:
+        high = low + largest
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * (1 - 1e-9))

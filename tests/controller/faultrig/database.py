@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faultrig.processes import START_S, RigError, free_port
+from free_ports import free_port
+
+from faultrig.processes import START_S, RigError
 
 _BINARIES = "/usr/lib/postgresql"
 _USERS = ("postgres", "nobody")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -14,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+from free_ports import free_port
 
 START_S = 90.0
 """Until a process that does not serve is given up."""
@@ -24,25 +25,6 @@ SOFTSWITCH = [sys.executable, "-c", "from ringstep.softswitch.cli import app; ap
 
 class RigError(Exception):
     """Something of the rig itself does not work: the run says nothing about the controller."""
-
-
-_GIVEN: set[int] = set()
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody uses, and that this process did not get before.
-
-    Below those that the kernel gives to connections: one of these may be taken before the process
-    that is to listen has started.
-    """
-    for port in random.sample(range(15_000, 32_000), 1000):
-        if port in _GIVEN:
-            continue
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.bind(("127.0.0.1", port))
-            _GIVEN.add(port)
-            return port
-    raise RigError("no free TCP port below 32000 on 127.0.0.1")
 
 
 def rss_mib(pid: int) -> float:

@@ -62,7 +62,7 @@ def play(engine: BuiltEngine, recorder: Path, tmp_path: Path) -> Iterator[Play]:
         env = {k: v for k, v in os.environ.items() if k not in names}
         env |= {"NCCL_TUNER_PLUGIN": str(recorder), "RECORDER_LOG": str(tmp_path / "calls")}
         env |= environment
-        where = f"127.0.0.1:{free_port()}"
+        where = f"127.0.0.1:{free_port(4)}"
         for rank in range(ranks):
             command = [sys.executable, str(HERE / "scenarios.py"), str(engine.library), scenario,
                        str(rank), str(ranks), where]  # fmt: skip
@@ -220,7 +220,7 @@ def test_an_older_abi_that_the_plugin_has_not_is_no_plugin(play: Play) -> None:
 def test_ranks_with_different_settings_still_choose_alike(
     engine: BuiltEngine, recorder: Path
 ) -> None:
-    where = f"127.0.0.1:{free_port()}"
+    where = f"127.0.0.1:{free_port(4)}"
     processes = []
     for rank, settings in enumerate(
         ({"RINGSTEP_ENGINE_ALPHA_US": "1"}, {"RINGSTEP_ENGINE_ALPHA_US": "5000"},

@@ -149,7 +149,7 @@ def test_sequence_numbers_count_by_function_and_bytes_are_the_larger_sides(
 
 
 def test_stalls_are_told_where_a_receiver_is_slow(perf: Perf, shm: ShmFile, tmp_path: Path) -> None:
-    where = ("--ranks", "2", "--root", f"127.0.0.1:{free_port()}")
+    where = ("--ranks", "2", "--root", f"127.0.0.1:{free_port(4)}")
     options = ("--sizes", "32M", "-n", "2", "-w", "0", "-c", "0", "--duration", "1",
                "--algo", "ring", "--proto", "simple", "--channels", "2")  # fmt: skip
     fast, slow = (
@@ -249,7 +249,7 @@ def test_a_fence_switches_two_nodes_together(
         ShmFile.create(default_path("job", folders[0])) as one,
         ShmFile.create(default_path("job", folders[1])) as two,
     ):
-        port = free_port()
+        port = free_port(4)
         processes = []
         options = ("--sizes", "20000", "--duration", "3", "-n", "20", "--fence", "5")
         for rank in range(4):

@@ -29,13 +29,13 @@ def listening_ports(pid: int) -> set[int]:
 
 
 def test_ranks_meet_at_a_port_that_all_know_in_any_order(ranks: Any) -> None:
-    ranks.start(4, where=f"at:127.0.0.1:{free_port()}")
+    ranks.start(4, where=f"at:127.0.0.1:{free_port(4)}")
     assert all(a.startswith("ok") for a in ranks.ask(CALL))
     ranks.close()
 
 
 def test_others_may_wait_for_rank_0(ranks: Any) -> None:
-    where = f"at:localhost:{free_port()}"
+    where = f"at:localhost:{free_port(4)}"
     started = ranks.start(3, where=where, wait=False, prefix=late_root)
     for rank in started:
         assert rank.answer().startswith("joined")
@@ -74,7 +74,7 @@ def test_exchange_gives_everybody_everything(ranks: Any) -> None:
 
 def test_strangers_at_the_root_do_not_break_the_job(ranks: Any) -> None:
     """Garbage, half a message, silence, and connections that end at once."""
-    port = free_port()
+    port = free_port(4)
     where = f"at:127.0.0.1:{port}"
     strangers = []
     ranks.start(3, where=where, wait=False, prefix=late_others)
@@ -117,7 +117,7 @@ def test_strangers_at_a_rank_do_not_break_its_collectives(ranks: Any) -> None:
 
 def test_a_rank_that_does_not_come_is_named(ranks: Any, tmp_path: Path) -> None:
     (tmp_path / "in.0").write_bytes(b"")
-    where = f"at:127.0.0.1:{free_port()}"
+    where = f"at:127.0.0.1:{free_port(4)}"
     ranks.start(3, None, "timeout=1", where=where, wait=False, prefix=absent_rank_1)
     answers = [ranks.ranks[i].answer() for i in (0, 2)]
     assert answers[0].startswith("error 3 ")
