@@ -127,8 +127,11 @@ def demo(
     with _progress(console) as progress:
         task = progress.add_task("bringing up switch and controller", total=total_s)
 
-        def on_run(run: Planned, _: Run) -> None:
+        given_up: list[str] = []
+
+        def on_run(run: Planned, result: Run) -> None:
             nonlocal done_s
+            given_up.extend(result.given_up)
             done_s += expected_s(params, [run])
             progress.update(
                 task,
@@ -146,6 +149,10 @@ def demo(
             Console(emoji=False, stderr=True).print(f"[red]demo failed:[/] {said}", highlight=False)
             raise typer.Exit(1) from None
 
+    for reason in given_up:
+        Console(emoji=False, stderr=True).print(
+            f"[yellow]A run was repeated:[/] {escape(reason)}", highlight=False
+        )
     if any(experiment.complete(delay) for delay in params.delays_ms):
         write_json(experiment, out / "result.json")
         drawn = _draw(experiment, out / "timelines.png")

@@ -200,12 +200,14 @@ def measure(
 def run_once(params: DemoParams, rig: Rig, planned: Planned, seed: int) -> Run:
     """Run one pair of flows."""
     at = starts(params.geometry, planned.delay_ms, params.period_ms)
-    a, b, marked = rig.run(planned.mode, at, seed)
+    done = rig.run(planned.mode, at, seed)
+    a, b = done.a, done.b
     actual = Starts(a.start_ms, b.start_ms)
     return Run(
         seed=seed,
         a=a,
         b=b,
         overlap_ms=round(overlap_ms(actual, a.completion_ms, b.completion_ms), 3),
-        marked=marked,
+        marked=done.marked,
+        given_up=done.given_up,
     )

@@ -50,6 +50,8 @@ class Run:
     overlap_ms: float
     marked: Mapping[str, int]
     """The switch's counters of this run: data, by marker, by RED, corrections, advances."""
+    given_up: Sequence[str] = ()
+    """Why tries of this run before it did not end: in real time a machine may be too busy."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import os
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -50,6 +50,11 @@ _PATIENCE: Final = 8.0
 """A run may last this many times a flow's time alone before it counts as stuck."""
 _LEAD_US: Final = 20_000.0
 """From the call to the start of the first flow, in real time."""
+_TRIES: Final = 3
+"""A pair in real time that does not end is run so many times: the machine may have been too busy
+for its wires. What is broken fails every time."""
+_QUIET_US: Final = 500_000.0
+"""Before the next try: what the failed one left in queues and sockets must not reach it."""
 _T = TypeVar("_T")
 
 
@@ -76,17 +81,30 @@ class LinkSetting:
     red_p_max: float
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one pair of flows did."""
+
+    a: FlowRun
+    b: FlowRun
+    marked: dict[str, int]
+    """What the switch counted for their job."""
+    given_up: tuple[str, ...] = ()
+    """Why tries before this one did not end, one text each."""
+
+
 class Rig(Protocol):
     """Something that runs a pair of flows."""
 
     def describe(self) -> dict[str, Any]:
         """Return what of the rig belongs into ``result.json``."""
 
-    def run(self, mode: Mode, at: Starts, seed: int) -> tuple[FlowRun, FlowRun, dict[str, int]]:
-        """Run one pair and return flow A, flow B, and what the switch counted for their job.
+    def run(self, mode: Mode, at: Starts, seed: int) -> Outcome:
+        """Run one pair.
 
         Raises:
-            FlowFailed: a flow did not end well, or not in time.
+            FlowFailed: a flow did not end well, or not in time; in real time, in each of several
+                tries.
             ChildFailed: a process of the rig ended.
         """
 
@@ -239,9 +257,7 @@ class _Base:
         alone_us = self.host.packets * 1100 * 8e6 / self.host.line_rate_bps
         return _PATIENCE * alone_us + 2e6
 
-    def _finish(
-        self, pair: Pair, mode: Mode, before: Mapping[str, int], ended: bool
-    ) -> tuple[FlowRun, FlowRun, dict[str, int]]:
+    def _finish(self, pair: Pair, mode: Mode, before: Mapping[str, int], ended: bool) -> Outcome:
         try:
             if not ended:
                 raise FlowFailed(
@@ -250,7 +266,7 @@ class _Base:
             a, b = pair.results()
         finally:
             pair.close()
-        return a, b, _counted(before, self._control.counters(mode))
+        return Outcome(a, b, _counted(before, self._control.counters(mode)))
 
 
 class UdpRig(_Base):
@@ -267,8 +283,40 @@ class UdpRig(_Base):
         """Return the wire and the clock."""
         return {"wire": "udp", "clock": "real time"}
 
-    def run(self, mode: Mode, at: Starts, seed: int) -> tuple[FlowRun, FlowRun, dict[str, int]]:
+    def run(self, mode: Mode, at: Starts, seed: int) -> Outcome:
         """Run one pair in real time; ``seed`` is not used, the machine itself is the chance."""
+        given_up: list[str] = []
+        while True:
+            try:
+                return replace(self._try(mode, at), given_up=tuple(given_up))
+            except FlowFailed as error:
+                given_up.append(f"{mode}: {error}")
+                if len(given_up) == _TRIES:
+                    raise FlowFailed(
+                        f"{_TRIES} tries in a row: {'; '.join(given_up)}. If this machine is busy, "
+                        "try --wire memory, which no load can disturb"
+                    ) from None
+            self._settle(mode)
+
+    def _settle(self, mode: Mode) -> None:
+        """Wait until the switch answers and nothing arrives any more."""
+        loop = self._loop
+        deadline_us = loop.now_us + self._patience_us
+        while loop.now_us < deadline_us:
+            answers = True
+            try:
+                self._control.counters(mode)
+            except FlowFailed:
+                answers = False
+            arrived = self._arrived()
+            loop.run(deadline_us=loop.now_us + _QUIET_US)
+            if answers and self._arrived() == arrived:
+                return
+
+    def _arrived(self) -> int:
+        return sum(nic.stats.rx_frames for nic in self._nics.values())
+
+    def _try(self, mode: Mode, at: Starts) -> Outcome:
         before = self._prepare(mode)
         loop = self._loop
         origin = loop.now_us + _LEAD_US
@@ -280,7 +328,11 @@ class UdpRig(_Base):
             pair.collect(loop.now_us)
             return pair.done
 
-        ended = loop.run(done, deadline_us=origin + self._patience_us)
+        try:
+            ended = loop.run(done, deadline_us=origin + self._patience_us)
+        except FlowFailed:
+            pair.close()
+            raise
         self._switch.check()
         return self._finish(pair, mode, before, ended)
 
@@ -325,7 +377,7 @@ class MemoryRig(_Base):
         """Return the wire and the clock."""
         return {"wire": "memory", "clock": "virtual time", "link_delay_us": self.LINK_DELAY_US}
 
-    def run(self, mode: Mode, at: Starts, seed: int) -> tuple[FlowRun, FlowRun, dict[str, int]]:
+    def run(self, mode: Mode, at: Starts, seed: int) -> Outcome:
         """Run one pair in virtual time."""
         before = self._prepare(mode)
         shared = self._shared

@@ -62,6 +62,8 @@ class HostParams:
     """Length of each flow in packets of 1024 bytes."""
     ack_interval: int = 16
     rto_us: float = 400_000.0
+    retry_limit: int = 64
+    """Half a minute without progress: on a busy machine wires stall for longer than a NIC waits."""
     pacing_slack_us: float = 2_000.0
 
 
@@ -106,6 +108,7 @@ class Pair:
             self._a = self._connect("a", qpn_a, step, origin_us + at.a_ms * 1e3)
             self._b = self._connect("b", qpn_b, step + 1, origin_us + at.b_ms * 1e3)
         self._flows = (self._a, self._b)
+        self._closed = False
 
     def _connect(self, sender: str, qpn: int, step: int, start_us: float | None) -> _Flow:
         p = self._params
@@ -113,6 +116,7 @@ class Pair:
             "mtu_payload": MTU_PAYLOAD,
             "ack_interval": p.ack_interval,
             "rto_us": p.rto_us,
+            "retry_limit": p.retry_limit,
         }
         tx = self._nics[sender].create_qp(qpn, host_ip("r"), qpn, p.dcqcn, **options)  # type: ignore[arg-type]
         rx = self._nics["r"].create_qp(qpn, host_ip(sender), qpn, p.dcqcn, **options)  # type: ignore[arg-type]
@@ -128,7 +132,9 @@ class Pair:
         return [flow.start_us for flow in self._flows if flow.start_us is not None]
 
     def start_due(self, now_us: float) -> None:
-        """Post the flows whose time has come."""
+        """Post the flows whose time has come; nothing once the pair is closed."""
+        if self._closed:
+            return
         for flow in self._flows:
             if flow.request is None and flow.start_us is not None and flow.start_us <= now_us:
                 flow.started_us = now_us
@@ -147,7 +153,9 @@ class Pair:
             if flow.ended_us is not None or request is None or request.status is None:
                 continue
             if request.status is not Status.OK:
-                raise FlowFailed(f"flow {flow.sender} ended with status {request.status}")
+                raise FlowFailed(
+                    f"flow {flow.sender} ended with status {request.status}: {self.progress()}"
+                )
             flow.ended_us = request.acked_us if request.acked_us is not None else now_us
             if self._b.request is None and self._b.start_us is None:
                 self._b.start_us = now_us
@@ -155,6 +163,7 @@ class Pair:
 
     def close(self) -> None:
         """Take the QPs away."""
+        self._closed = True
         for flow in self._flows:
             self._nics[flow.sender].destroy_qp(flow.qpn)
             self._nics["r"].destroy_qp(flow.qpn)
@@ -165,7 +174,8 @@ class Pair:
     def progress(self) -> str:
         """Say how far both flows are, for an error text."""
         return ", ".join(
-            f"flow {f.sender}: {f.rx.stats.rx_packets} of {self._params.packets} packets"
+            f"flow {f.sender}: {f.rx.stats.rx_bytes // MTU_PAYLOAD} of {self._params.packets} "
+            f"packets in order, {f.tx.stats.tx_packets} sent, {f.tx.stats.rtos} timeouts"
             for f in self._flows
         )
 
