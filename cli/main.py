@@ -78,10 +78,16 @@ def compose(only: str | None = None) -> typer.Typer:
 
 def _named(arguments: Sequence[str]) -> str | None:
     """Return the command that a command line names; None where all have to be there."""
+    if arguments == ["--version"]:
+        return ""
+    if any(name.endswith("_COMPLETE") for name in os.environ):
+        # Typer's scripts for bash, and for the other shells, hand over the line up to the cursor.
+        line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+        # The last word is still being written.
+        arguments = f"{line}|".split()[1:-1]
     names = {name for name, *_ in (*_GROUPS, *_COMMANDS)} | {"sim"}
-    completing = any(name.endswith("_COMPLETE") for name in os.environ)
     first = arguments[0] if arguments else ""
-    return first if first in names and not completing else None
+    return first if first in names else None
 
 
 def _add_simulator() -> None:

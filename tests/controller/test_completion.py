@@ -51,6 +51,7 @@ def complete(line: str, target: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
+        ("ringstep jo", ["job"]),
         ("ringstep job show ", ["gpt", "resnet"]),
         ("ringstep job release re", ["resnet"]),
         ("ringstep job watch g", ["gpt"]),

@@ -10,14 +10,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from ringstep.hostlib.native.build import BuiltEngine, build_engine, cache_folder, missing_tools
+from ringstep.hostlib.native.build import (
+    BuildError,
+    BuiltEngine,
+    build_engine,
+    cache_folder,
+    missing_tools,
+)
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for engine_reference, beside these tests
@@ -35,41 +40,35 @@ def _compiler() -> str:
 
 
 def _built_driver(sanitize: str) -> Path:
-    sources = [*sorted((ENGINE / "runtime").glob("*.cpp")), HERE / "driver.cpp"]
-    headers = sorted([*ENGINE.glob("*.h"), *(ENGINE / "runtime").glob("*.h")])
-    digest = hashlib.sha256(sanitize.encode())
-    for path in (*sources, *headers):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    target = cache_folder() / f"engine-driver-{digest.hexdigest()[:16]}"
-    cache_folder().mkdir(parents=True, exist_ok=True)
+    """The driver, linked with what the engine's own build has compiled: it needs more than the
+    library exports."""
+    try:
+        built = build_engine(sanitize=sanitize.replace(",", ";"))
+    except BuildError as error:
+        if sanitize and "cannot find" in str(error):
+            pytest.skip(f"needs the compiler's sanitizer libraries ({sanitize}); gcc brings them")
+        raise
+    objects = sorted(built.folder.rglob("engine.dir/runtime/*.o"))
+    assert objects, f"no object files of the engine's runtime in {built.folder}"
+    source = HERE / "driver.cpp"
+    digest = hashlib.sha256(built.folder.name.encode() + source.read_bytes()).hexdigest()[:16]
+    target = cache_folder() / f"engine-driver-{digest}"
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            _compile_driver(sources, sanitize, target)
+            _compile_driver(source, objects, sanitize, target)
     return target
 
 
-def _compile_driver(sources: list[Path], sanitize: str, target: Path) -> None:
+def _compile_driver(source: Path, objects: list[Path], sanitize: str, target: Path) -> None:
     flags = ["-std=c++20", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wno-missing-field-initializers",
              f"-I{ENGINE}", f"-I{ENGINE.parent / 'include'}"]  # fmt: skip
     flags += [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all", "-O1"] if sanitize else ["-O2"]
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-
-        def compiled(source: Path) -> str:
-            to = f"{folder}/{source.stem}.o"
-            command = [_compiler(), *flags, "-c", str(source), "-o", to]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"{source.name} does not compile:\n{done.stderr[-3000:]}")
-            return to
-
-        with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(compiled, sources))
-        command = [_compiler(), *flags, *objects, "-lpthread", "-o", f"{folder}/driver"]
+        command = [_compiler(), *flags, str(source), *map(str, objects), "-lpthread",
+                   "-o", f"{folder}/driver"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if "cannot find" in done.stderr:
-            pytest.skip(f"needs the compiler's sanitizer libraries ({sanitize}); gcc brings them")
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr[-3000:]
         Path(folder, "driver").replace(target)
 
 

@@ -49,7 +49,7 @@ def test_collectives_while_tables_change(tmp_path: Path, kind: str) -> None:
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         "TSAN_OPTIONS": "halt_on_error=1:exitcode=98",
     }
-    command = [str(perf), "all_reduce", "-N", "3", "--sizes", "1K,64K,1M", "--duration", "2",
+    command = [str(perf), "all_reduce", "-N", "3", "--sizes", "1K,64K,1M", "--duration", "1",
                "-n", "5", "--json", "--comms", "2", "--group", "2"]  # fmt: skip
     epochs = 0
     with ShmFile.create(default_path(directory=tmp_path)) as shm:
