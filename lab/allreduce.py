@@ -35,6 +35,8 @@ class QpSetting:
     payload: int
     ack_interval: int
     rto_us: float
+    retry_limit: int = 64
+    """On a busy machine wires stall for longer than a NIC's seven retries take."""
     retime: bool = True
     """A packet that waits for its turn follows a change of rate, as a rate limiter in hardware
     does; otherwise a sender that was cut to the floor sleeps through its recovery."""
@@ -158,6 +160,7 @@ class RingAllReduce:
             "mtu_payload": setting.payload,
             "ack_interval": setting.ack_interval,
             "rto_us": setting.rto_us,
+            "retry_limit": setting.retry_limit,
             "retime": setting.retime,
         }
         return (
@@ -301,6 +304,7 @@ class BackgroundFlow:
             "mtu_payload": setting.payload,
             "ack_interval": setting.ack_interval,
             "rto_us": setting.rto_us,
+            "retry_limit": setting.retry_limit,
             "retime": setting.retime,
         }
         self.tx = sender.create_qp(qpn, receiver.ip, qpn, setting.dcqcn, **options)

@@ -63,7 +63,7 @@ class HostParams:
     ack_interval: int = 16
     rto_us: float = 400_000.0
     retry_limit: int = 64
-    """Half a minute without progress: on a busy machine wires stall for longer than a NIC waits."""
+    """On a busy machine wires stall for longer than a NIC's seven retries take."""
     pacing_slack_us: float = 2_000.0
 
 

@@ -44,7 +44,10 @@ def write_through_the_switch() -> None:
         number: SoftRnic(0x020000000B00 + number, host(number), SWITCH_MAC, 50e6)
         for number in (1, 2)
     }
-    qps = {number: nics[number].create_qp(17, host(3 - number), 17) for number in (1, 2)}
+    qps = {
+        number: nics[number].create_qp(17, host(3 - number), 17, retry_limit=1000)
+        for number in (1, 2)
+    }
     with HostLoop([(nics[n], AfPacketWire(f"h{n}")) for n in (1, 2)]) as loop:
         request = qps[1].post_write(100_000, step=3, now_us=loop.now_us)
         assert loop.run(lambda: request.done, deadline_us=loop.now_us + 20e6), nics[2].stats
