@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -63,12 +64,12 @@ def missing(backend: str = "nccl") -> str | None:
     devices = ("/dev/nvidiactl", "/dev/dxg")
     if backend == "nccl" and not any(Path(device).exists() for device in devices):
         return f"needs a GPU and its driver; there is none of {', '.join(devices)}"
-    try:
-        import torch
-    except ImportError as error:
-        return f"needs PyTorch ({error}); `pip install torch`"
+    if importlib.util.find_spec("torch") is None:
+        return "needs PyTorch; `pip install torch`"
     if backend != "nccl":
         return None
+    import torch
+
     if not torch.cuda.is_available():
         return "needs a GPU that PyTorch can use (torch.cuda.is_available() is false)"
     if not torch.distributed.is_nccl_available():

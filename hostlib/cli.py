@@ -14,15 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ringstep.hostlib import shm_layout as lay
-from ringstep.hostlib.bridge.command import bridge
+from ringstep.hostlib.cli_later import group_with
 from ringstep.hostlib.cli_options import JobOption, JsonOption, fail
 from ringstep.hostlib.coordinator.cli import register as add_coordinator
-from ringstep.hostlib.evaluate.calibration.cli import calibrate_command
-from ringstep.hostlib.evaluate.cli import evaluate_command
-from ringstep.hostlib.evaluate.record_cli import record_command
-from ringstep.hostlib.evaluate.report.cli import report_command
-from ringstep.hostlib.evaluate.sweep_cli import sweep_command
-from ringstep.hostlib.learn.cli import app as train_app
 from ringstep.hostlib.native.build import BuildError, build
 from ringstep.hostlib.shm import (
     CommView,
@@ -35,21 +29,74 @@ from ringstep.hostlib.shm import (
     default_path,
 )
 from ringstep.hostlib.shm_layout import Clock, Collective, CommState, Once, RecordFlag, Scope
-from ringstep.hostlib.tagger import probe_nic
-from ringstep.hostlib.traces.cli import app as traces_app
 
-app = typer.Typer(help="Decide for the NCCL plugin, and look at it.", no_args_is_help=True)
+
+def _bridge(app: typer.Typer) -> None:
+    from ringstep.hostlib.bridge.command import bridge
+
+    app.command("bridge")(bridge)
+
+
+def _probe_nic(app: typer.Typer) -> None:
+    from ringstep.hostlib.tagger import probe_nic
+
+    app.command("probe-nic")(probe_nic)
+
+
+def _calibrate(app: typer.Typer) -> None:
+    from ringstep.hostlib.evaluate.calibration.cli import calibrate_command
+
+    app.command("calibrate", no_args_is_help=True)(calibrate_command)
+
+
+def _evaluate(app: typer.Typer) -> None:
+    from ringstep.hostlib.evaluate.cli import evaluate_command
+
+    app.command("evaluate", no_args_is_help=True)(evaluate_command)
+
+
+def _report(app: typer.Typer) -> None:
+    from ringstep.hostlib.evaluate.report.cli import report_command
+
+    app.command("report", no_args_is_help=True)(report_command)
+
+
+def _train(app: typer.Typer) -> None:
+    from ringstep.hostlib.learn.cli import app as train_app
+
+    app.add_typer(train_app, name="train")
+
+
+def _traces(app: typer.Typer) -> None:
+    from ringstep.hostlib.evaluate.record_cli import record_command
+    from ringstep.hostlib.evaluate.sweep_cli import sweep_command
+    from ringstep.hostlib.traces.cli import app as traces_app
+
+    measured = typer.Typer()
+    measured.command("sweep", no_args_is_help=True)(sweep_command)
+    measured.command("record", no_args_is_help=True)(record_command)
+    traces = typer.Typer(help=traces_app.info.help, no_args_is_help=True)
+    traces.add_typer(traces_app)
+    traces.add_typer(measured)
+    app.add_typer(traces, name="traces")
+
+
+app = typer.Typer(
+    help="Decide for the NCCL plugin, and look at it.",
+    no_args_is_help=True,
+    cls=group_with(
+        {
+            "bridge": _bridge,
+            "probe-nic": _probe_nic,
+            "calibrate": _calibrate,
+            "evaluate": _evaluate,
+            "report": _report,
+            "train": _train,
+            "traces": _traces,
+        }
+    ),
+)
 add_coordinator(app)
-
-app.command("bridge")(bridge)
-app.command("probe-nic")(probe_nic)
-app.add_typer(train_app, name="train")
-traces_app.command("sweep", no_args_is_help=True)(sweep_command)
-traces_app.command("record", no_args_is_help=True)(record_command)
-app.add_typer(traces_app, name="traces")
-app.command("calibrate", no_args_is_help=True)(calibrate_command)
-app.command("evaluate", no_args_is_help=True)(evaluate_command)
-app.command("report", no_args_is_help=True)(report_command)
 
 _Shm = Annotated[
     Path | None,

@@ -244,6 +244,7 @@ class ClosedLoop:
         self._account = self.params.capacity
         self._booked = 0.0
         self._safe_times: list[float] = []
+        self._usual_safe: tuple[float, float] | None = None
         self._unbooked: list[tuple[str, float]] = []
         self._in_force = self.start
         self._proven = self.start == safe
@@ -305,7 +306,7 @@ class ClosedLoop:
             self._see_safe(cct)
         else:
             self._unbooked.append((name, cct))
-        if self._level is not None:
+        if self._unbooked and self._has_level:
             for who, time in self._unbooked:
                 self._book(who, time)
             self._unbooked.clear()
@@ -413,12 +414,21 @@ class ClosedLoop:
     @property
     def _level(self) -> float | None:
         """What a safe epoch takes now: a mean without freaks."""
-        if len(self._safe_times) < _LEVEL_FROM:
-            return None
-        middle = median(self._safe_times)
-        return fmean(within(time, middle) for time in self._safe_times)
+        return self._usual()[0] if self._has_level else None
+
+    @property
+    def _has_level(self) -> bool:
+        return len(self._safe_times) >= _LEVEL_FROM
+
+    def _usual(self) -> tuple[float, float]:
+        """The level and the median of the safe epochs; kept until there is another one."""
+        if self._usual_safe is None:
+            middle = median(self._safe_times)
+            self._usual_safe = fmean([within(t, middle) for t in self._safe_times]), middle
+        return self._usual_safe
 
     def _see_safe(self, time: float) -> None:
+        self._usual_safe = None
         times = self._safe_times
         times.append(time)
         before, run = [math.log(t) for t in times[:-_RUN]], times[-_RUN:]
@@ -434,9 +444,8 @@ class ClosedLoop:
         del times[:-MEMORY]
 
     def _book(self, name: str, time: float) -> None:
-        level = self._level
-        assert level is not None
-        loss = within(time, median(self._safe_times)) / level - 1
+        level, middle = self._usual()
+        loss = within(time, middle) / level - 1
         losses = self._tally[name].losses
         losses.append(loss)
         del losses[:-_RECENT]
@@ -462,7 +471,7 @@ class ClosedLoop:
     def _new_block(self) -> None:
         """Plan the coming epochs: each arm of the block next to the safe one, in random order."""
         held, safe = self._in_force, self.safe
-        if self._level is None:
+        if not self._has_level:
             plan = [held] * (held != safe) + [safe] * _LEVEL_FROM
             first = 1
         else:

@@ -63,10 +63,24 @@ class Selector:
         z = np.concatenate([hidden, scalars])
         for weight, bias in self._trunk:
             z = np.maximum(weight @ z + bias, 0)
-        first = np.maximum(self._first @ z + self._first_bias, 0).reshape(self._heads, -1, 1)
-        value = (self._value @ first[:, : self._width])[..., 0] + self._value_bias
-        advantage = (self._advantage @ first[:, self._width :])[..., 0] + self._advantage_bias
-        q: Vector = value + advantage - advantage.mean(axis=1, keepdims=True)
+        return self._from_trunk(z)
+
+    def values_of_many(self, states: Vector) -> Vector:
+        """Return Q, states by heads by actions, of many states (n, 153), to the bit as for each.
+
+        Matrix by vector for each state, as for one: a product of two matrices rounds otherwise.
+        """
+        z = states
+        for weight, bias in self._trunk:
+            z = np.maximum((weight @ z[..., None])[..., 0] + bias, 0)
+        return self._from_trunk(z)
+
+    def _from_trunk(self, z: Vector) -> Vector:
+        first = np.maximum((self._first @ z[..., None])[..., 0] + self._first_bias, 0)
+        first = first.reshape(*z.shape[:-1], self._heads, -1, 1)
+        value = (self._value @ first[..., : self._width, :])[..., 0] + self._value_bias
+        advantage = (self._advantage @ first[..., self._width :, :])[..., 0] + self._advantage_bias
+        q: Vector = value + advantage - advantage.mean(axis=-1, keepdims=True)
         return q
 
 

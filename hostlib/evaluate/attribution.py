@@ -83,4 +83,5 @@ def attribute(
 
 
 def _values(selector: Selector, states: Array) -> Array:
-    return np.stack([selector.values(s[:HIDDEN], s[HIDDEN:]).mean(axis=0) for s in states])
+    found: Array = selector.values_of_many(states).mean(axis=1)
+    return found

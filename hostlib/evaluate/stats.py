@@ -44,7 +44,8 @@ def bootstrap(
     rng = np.random.default_rng([seed, 9])
     values = []
     for _ in range(rounds if len(units) > 1 else 0):
-        values.append(figure([units[i] for i in rng.integers(0, len(units), len(units))]))
+        chosen = rng.integers(0, len(units), len(units)).tolist()
+        values.append(figure([units[i] for i in chosen]))
     value = figure(list(units))
     finite = [v for v in values if np.isfinite(v)]
     if not finite:

@@ -305,8 +305,7 @@ def symphony_command(
     keys = list(dict.fromkeys(figure or FIGURES))
     try:
         extra = dict(parse_setting(text) for text in settings or ())
-        for key in keys:
-            load_figure(key, scale, chosen, extra, range(1, seeds + 1))
+        every = {key: load_figure(key, scale, chosen, extra, range(1, seeds + 1)) for key in keys}
         if out is None and not folder.parent.exists():
             folder.parent.mkdir()
         check_folder(folder, PAPER_MARK, replace=True)
@@ -322,6 +321,7 @@ def symphony_command(
                     workers=workers or default_workers(),
                     mixed=mixed,
                     on_progress=progress.update,
+                    loaded=every[key],
                 )
             reports.append(report)
             if not as_json:

@@ -146,9 +146,13 @@ def _wrong(value: Any, hint: Any, where: str) -> str:
     if origin is NotRequired:
         return _wrong(value, arguments[0], where)
     if origin in (Union, types.UnionType):
-        found = [_wrong(value, one, where) for one in arguments]
+        found = []
+        for one in arguments:
+            if not (wrong := _wrong(value, one, where)):
+                return ""
+            found.append(wrong)
         # What an object lacks says more than that it is no number.
-        return "" if "" in found else max(found, key=lambda w: w.partition(":")[0].count("."))
+        return max(found, key=lambda w: w.partition(":")[0].count("."))
     if is_typeddict(hint):
         return _wrong_object(value, hint, where)
     if origin is dict:

@@ -7,6 +7,7 @@ A command with other choices or another scale replaces the first three and adds 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +163,8 @@ def load_figure(
         raise PaperError(key, [f"--figure {key}: no such figure; write {', '.join(FIGURES)}"])
     complete(chosen)
     path = FIGURES[key].sweep(scale, form_of(chosen))
-    sweep, points = Sweep.load(path)
+    first = itertools.count()
+    sweep, points = Sweep.load(path, wanted=lambda _: next(first) == 0)
     varied = {name for axis in sweep.axis for name in axis.paths}
     clash = [
         f"--set {name}: {FIGURES[key].heading} varies it; leave it out"
@@ -187,17 +189,19 @@ def run_figure(
     workers: int = 1,
     mixed: bool = False,
     on_progress: Callable[[SweepProgress], None] | None = None,
+    loaded: tuple[Sweep, list[Point]] | None = None,
 ) -> Report:
     """Run what is not in ``out`` yet of a figure, write table, JSON and plot, and return them.
 
-    ``seeds`` empty: as many as the figure's sweep has.
+    ``seeds`` empty: as many as the figure's sweep has. ``loaded``: what :func:`load_figure`
+    returned for the same arguments, where it has been called already.
 
     Raises:
         PaperError, SweepError, ScenarioError: as :func:`load_figure`; a run failed.
         OutputError: ``out`` cannot be used.
     """
     chosen = dict(choices or {})
-    sweep, points = load_figure(key, scale, chosen, extra or {}, seeds)
+    sweep, points = loaded or load_figure(key, scale, chosen, extra or {}, seeds)
     figure = FIGURES[key]
     folder = prepare_folder(out, figure, MARK, {"format": FORMAT, "paper": "arXiv:2604.16880"})
     outcome = run_sweep(

@@ -35,6 +35,13 @@ def test_what_the_network_looks_at_is_found() -> None:
         assert found[name] == {"flipped": 0.0, "displaced": 0.0, "gradient": 0.0}
 
 
+def test_many_states_at_once_have_the_values_of_each() -> None:
+    states = np.random.default_rng(2).standard_normal((9, SELECTOR_INPUTS)).astype(np.float32)
+    selector = blind_but_for(*range(SELECTOR_INPUTS))
+    each = [selector.values(state[:HIDDEN], state[HIDDEN:]) for state in states]
+    assert np.array_equal(selector.values_of_many(states), np.stack(each))
+
+
 def test_one_state_cannot_be_permuted() -> None:
     with pytest.raises(ValueError, match="two or more"):
         attribute(blind_but_for(0), np.zeros((1, SELECTOR_INPUTS)), np.ones((1, 96), np.bool_))
