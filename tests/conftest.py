@@ -1,13 +1,21 @@
 """What holds for every test."""
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # for free_ports
+
+# Tests start Python by the hundred, and a run has several workers: let each find what another has
+# compiled (and pytest what it has rewritten), even where the environment asks for no such files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No test here judges by the clock, so neither may hypothesis: the machine may be busy. A run of
 # continuous integration repeats; on a developer's machine the search goes on.
@@ -30,3 +38,17 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without looking for garbage: everything that is imported and collected is kept.
+
+    Nor need later searches, of which tests cause many, look at it again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()

@@ -63,14 +63,16 @@ def test_a_command_that_a_signal_ends_has_the_status_of_a_shell(launch: Launch) 
 
 
 def test_options_of_the_command_are_its_own_with_and_without_the_dashes(launch: Launch) -> None:
-    for words in (("--", "echo", "--job", "--", "x"), ("echo", "--job", "--", "x")):
-        ran = launch(*BARE, *words)
+    command = ("echo", "--job", "--", "x")
+    for ran in (launch(*BARE, "--", *command), launch(*BARE, *command)):
         assert (ran.wait(), ran.stdout) == (0, "--job -- x\n")
 
 
-def test_the_command_finds_plugin_and_file(launch: Launch) -> None:
-    ran = launch(*ALONE, "--", "env")
+def test_the_command_finds_plugin_and_file_which_is_gone_afterwards(launch: Launch) -> None:
+    ran = launch(*ALONE, *shell("ls $RINGSTEP_SHM_DIR/train-7.shm && env"))
     assert ran.wait() == 0, ran.stderr
+    assert not (ran.shm / "train-7.shm").exists()
+    assert not any(map(alive, ran.coordinators))
     env = ran.environment
     assert env["RINGSTEP_JOB"] == "train-7"
     assert env["RINGSTEP_SHM_DIR"] == str(ran.shm)
@@ -81,23 +83,24 @@ def test_the_command_finds_plugin_and_file(launch: Launch) -> None:
     assert "job train-7, not registered, policy nccl" in ran.stderr
 
 
-def test_the_file_is_there_while_the_command_runs_and_gone_afterwards(launch: Launch) -> None:
-    ran = launch(*ALONE, *shell("ls $RINGSTEP_SHM_DIR/train-7.shm"))
-    assert ran.wait() == 0, ran.stderr
-    assert not (ran.shm / "train-7.shm").exists()
-    assert not any(map(alive, ran.coordinators))
-
-
-def test_the_coordinator_is_told_job_folder_policy_and_nodes(launch: Launch) -> None:
+def test_the_coordinator_is_told_job_folder_policy_and_the_summary_is_for_scripts_with_json(
+    launch: Launch,
+) -> None:
     ran = launch(
-        *ALONE, "--policy", "autoccl", "--coordinator-options", "--seed 5 --fences", "--", "true"
-    )
+        *ALONE, "--policy", "autoccl", "--coordinator-options", "--seed 5 --fences", "--json",
+        "--", "true",
+    )  # fmt: skip
     assert ran.wait() == 0
     words = (ran.folder / "coordinator.words").read_text().split("\n")
     assert words[2:-2] == [
         "tuner", "coordinator", "--job", "train-7", "--shm", str(ran.shm), "--policy", "autoccl",
         "--seed", "5", "--fences",
     ]  # fmt: skip
+    said = json.loads(ran.stderr.removeprefix("ringstep: "))
+    assert said == {
+        "job": "train-7", "job_id": None, "policy": "autoccl", "collectives": None,
+        "decided_on_record": 0, "epochs_applied": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -170,16 +173,6 @@ def test_a_required_tuner_that_is_missing_starts_nothing(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_summary_is_for_scripts_with_json(launch: Launch) -> None:
-    ran = launch(*ALONE, "--json", "--", "true")
-    assert ran.wait() == 0
-    said = json.loads(ran.stderr.removeprefix("ringstep: "))
-    assert said == {
-        "job": "train-7", "job_id": None, "policy": "nccl", "collectives": None,
-        "decided_on_record": 0, "epochs_applied": 0,
-    }  # fmt: skip
-
-
 def test_launchers_side_by_side_share_one_coordinator(launch: Launch, tmp_path: Path) -> None:
     step = {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1", "SLURM_NODEID": "0"}
     step["RINGSTEP_SHM_DIR"] = str(tmp_path / "shm")
@@ -218,11 +211,12 @@ def test_several_nodes_get_a_static_digest_on_the_users_word_only(
     table = tmp_path / "table.csv"
     table.write_text(TABLE)
     nodes = (*ALONE, "--policy", f"fixed:{table}", "--nodes", "2", "--node-rank", "0")
-    meet = ("--coordinator", "127.0.0.1:9571")
+    meet = ("--coordinator", "127.0.0.1:9571")  # where nobody listens: the coordinators are fake
     unsure = launch(*nodes, *meet, "--", "env")
     sure = launch(*nodes, *meet, "--static-digest", fixed_digest(table), "--", "env")
     wrong = launch(*nodes, *meet, "--static-digest", "beef", "--", "env")
-    assert (unsure.wait(), sure.wait(), wrong.wait()) == (0, 0, 2)
+    status = (unsure.wait(), sure.wait(), wrong.wait())
+    assert status == (0, 0, 2), unsure.stderr + sure.stderr + wrong.stderr
     assert "RINGSTEP_STATIC_DIGEST" not in unsure.environment
     assert sure.environment["RINGSTEP_STATIC_DIGEST"] == fixed_digest(table)
     assert "--static-digest beef: the table of" in wrong.stderr

@@ -44,7 +44,7 @@ def test_the_job_is_registered_while_the_command_runs(
 def test_the_lease_outlives_the_time_it_was_given_for(
     launch: Launch, controller: Controller
 ) -> None:
-    ran = launch(*NODE0, "--lease", "1s", "--", "sleep", "4", RINGSTEP_CONTROLLER=controller.target)
+    ran = launch(*NODE0, "--lease", "1s", "--", "sleep", "3", RINGSTEP_CONTROLLER=controller.target)
     assert ran.wait() == 0
     assert "gone" not in ran.stderr
     assert controller.jobs() == []
@@ -157,7 +157,7 @@ def test_a_run_token_may_be_used_again(launch: Launch, controller: Controller) -
 
 
 def test_the_lease_ends_what_a_killed_launcher_left(launch: Launch, controller: Controller) -> None:
-    ran = launch(*NODE0, "--lease", "2s", *WAITS, RINGSTEP_CONTROLLER=controller.target)
+    ran = launch(*NODE0, "--lease", "1s", *WAITS, RINGSTEP_CONTROLLER=controller.target)
     ran.says("RINGSTEP_JOB_ID")
     ran.send(signal.SIGKILL)
     ran.wait()

@@ -1,4 +1,8 @@
-"""``ringstep run`` around torchrun: real coordinators, real plugin, real training on the CPU."""
+"""``ringstep run`` around torchrun: real coordinators, real plugin, real training on the CPU.
+
+torchrun starts the ranks once with each backend. What is asked of the coordinator is asked with
+ranks that are started with less.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,9 @@ Launch = Callable[..., Launcher]
 DDP = Path(__file__).parents[2] / "examples" / "train" / "ddp.py"
 TORCHRUN = ("--", sys.executable, "-m", "torch.distributed.run")
 TABLE = "collective,bytes,algorithm,protocol\nallreduce,..4MiB,ring,simple\n"
+
+
+FORKED = Path(__file__).with_name("forked_ranks.py")
 
 
 def training(backend: str, steps: int, *more: str) -> tuple[str, ...]:
@@ -80,36 +87,14 @@ def test_two_nodes_switch_together_at_fences(launch: Launch, fixed: str) -> None
     master, meet = free_port(), free_port()
     nodes = [
         launch(
-            "--job",
-            "ddp",
-            "--no-controller",
-            "--policy",
-            fixed,
-            "--nodes",
-            "2",
-            "--node-rank",
-            str(rank),
-            "--coordinator",
-            f"127.0.0.1:{meet}",
-            "--require",
-            "tuner",
-            "--json",
-            *TORCHRUN,
-            "--nnodes",
-            "2",
-            "--node-rank",
-            str(rank),
-            "--master-addr",
-            "127.0.0.1",
-            "--master-port",
-            str(master),
-            "--nproc-per-node",
-            "1",
-            *training("ringstep", 100_000, "--fence-every", "2"),
+            "--job", "ddp", "--no-controller", "--policy", fixed, "--nodes", "2", "--node-rank",
+            str(rank), "--coordinator", f"127.0.0.1:{meet}", "--require", "tuner", "--json", "--",
+            "env", f"RANK={rank}", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={master}",
+            sys.executable, *training("ringstep", 100_000, "--fence-every", "2"),
             fake=None,
         )
         for rank in (0, 1)
-    ]
+    ]  # fmt: skip
     for rank in (0, 1):
         nodes[0].warns(f"all ranks on {socket.gethostname()}-{rank} apply epoch 1")
     lines = nodes[0].stdout.count("/100000")
@@ -123,7 +108,7 @@ def test_two_nodes_switch_together_at_fences(launch: Launch, fixed: str) -> None
 def test_training_goes_on_when_the_coordinator_is_killed(launch: Launch, fixed: str) -> None:
     ran = launch(
         "--job", "ddp", "--no-controller", "--policy", fixed, "--require", "tuner", "--json",
-        *TORCHRUN, "--standalone", "--nproc-per-node", "2",
+        "--", sys.executable, str(FORKED), "2", str(free_port()),
         *training("ringstep", 100_000, "--print-every", "10"), fake=None,
     )  # fmt: skip
     ran.says("/100000")

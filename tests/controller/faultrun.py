@@ -43,7 +43,7 @@ class FaultPlan:
     happens at least once where ``duration_s`` has room for it, one about every ``every_s``.
     ``settings``: end of controller.toml. ``restarts``: restart the controller at the end and look
     again. ``past``: all Job_IDs and blocks were used before the run, so that each hand-out is a
-    reuse.
+    reuse. ``forked``: see :class:`faultrig.processes.Child`.
     """
 
     seed: int = 1
@@ -61,6 +61,7 @@ class FaultPlan:
     behaviour: Behaviour = field(default_factory=Behaviour)
     restarts: bool = True
     past: bool = True
+    forked: bool = False
 
     def rig_plan(self) -> RigPlan:
         """Return the rig that the run needs here."""
@@ -75,6 +76,7 @@ class FaultPlan:
             # A process that is killed takes nothing from the system's cache with it.
             fsync=False,
             past=self.seed if self.past else None,
+            forked=self.forked,
         )
 
 

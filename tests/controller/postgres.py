@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faultrig.database import copy_cluster
 
 SUPERUSER = "ringstep"
 PATIENCE_S = 60.0
@@ -45,7 +46,8 @@ class PostgresServer:
 
     def __init__(self, *, durable: bool = False) -> None:
         pytest.importorskip("psycopg", reason=f"psycopg is not installed; {HOW}")
-        self._initdb, self._postgres = _binary("initdb"), _binary("postgres")
+        _binary("initdb")
+        self._postgres = _binary("postgres")
         self._durable = durable
         self._databases = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,11 +59,7 @@ class PostgresServer:
         if identity:
             os.chown(self.folder, identity["user"], identity["group"])
         try:
-            subprocess.run(
-                [self._initdb, "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C",
-                 f"--username={SUPERUSER}", f"--pgdata={self.folder / 'data'}"],
-                check=True, capture_output=True, cwd=self.folder, **identity,
-            )  # fmt: skip
+            copy_cluster(self.folder / "data")
             self.start()
         except BaseException:
             self.__exit__()
@@ -89,7 +87,7 @@ class PostgresServer:
                          *(part for option in options for part in ("-c", option))],
                         stdout=log, stderr=log, cwd=self.folder, **self._identity,
                     )  # fmt: skip
-                time.sleep(0.05)
+                time.sleep(0.02)
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")

@@ -6,15 +6,14 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from forked import ForkedProcess
+
 _START_S = 60.0
-_PROGRAM = "from ringstep.softswitch.cli import app; app()"
 
 
 class SoftSwitch:
@@ -37,13 +36,12 @@ class SoftSwitch:
             host, number = wire.getsockname()
             options += ["--port", f"{port}=udp:127.0.0.1:0,{host}:{number}"]
         self._log = (folder / f"switch-{device_id}.log").open("ab")
-        self.process = subprocess.Popen(
+        self.process = ForkedProcess(
             [
-                sys.executable, "-c", _PROGRAM, "run", "--device-id", str(device_id),
-                "--grpc", grpc, "--ready-file", str(ready), *options, *extra,
+                "softswitch", "run", "--device-id", str(device_id), "--grpc", grpc,
+                "--ready-file", str(ready), *options, *extra,
             ],
-            stdout=self._log,
-            stderr=self._log,
+            self._log,
         )  # fmt: skip
         facts = self._wait_ready(ready)
         self.address: str = facts["grpc"]
@@ -58,7 +56,7 @@ class SoftSwitch:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.close()
                 raise AssertionError(f"the software switch did not start; see {self._log.name}")
-            time.sleep(0.02)
+            time.sleep(0.005)
         facts: dict[str, dict[str, str]] = json.loads(ready.read_text())
         return facts
 

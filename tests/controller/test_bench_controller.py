@@ -15,7 +15,10 @@ from types import ModuleType
 import pytest
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-TINY = ["--quick", "--repeats", "1", "--tors", "2", "--spines", "1", "--hosts", "4", "--rate", "20"]
+TINY = [
+    "--quick", "--repeats", "1", "--tors", "1", "--spines", "0", "--racks", "1", "--hosts", "4",
+    "--rate", "20", "--seconds", "0.5", "--callers", "2", "--most-jobs", "20",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import ForkedProcess
 from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner, Result
@@ -57,36 +58,44 @@ rate = "10G"
 
 
 class Process:
-    """A controller process; ``listen`` once it is ready."""
+    """A controller process; ``listen`` once it is ready.
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    ``executed``: as a shell does it, which takes longer than to fork it.
+    """
+
+    def __init__(self, folder: Path, *options: str, executed: bool = False) -> None:
         ready = folder / "ready.json"
         ready.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [
-                sys.executable, "-c", _PROGRAM, "controller", "serve",
-                "--topology", str(folder / "fabric.toml"),
-                "--db", f"sqlite:///{folder / 'store.db'}",
-                "--ready-file", str(ready), *options,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )  # fmt: skip
+        command = [
+            "controller", "serve", "--topology", str(folder / "fabric.toml"),
+            "--db", f"sqlite:///{folder / 'store.db'}", "--ready-file", str(ready), *options,
+        ]  # fmt: skip
+        self._output = folder / "output"
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        with self._output.open("wb") as output:
+            if executed:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, *command], stdout=output, stderr=output
+                )
+            else:
+                self.process = ForkedProcess(command, output)
         deadline = time.monotonic() + _START_S
         while not ready.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                self.process.kill()
-                raise AssertionError(self.process.communicate()[0])
-            time.sleep(0.02)
+                self.kill()
+                raise AssertionError(self._output.read_text())
+            time.sleep(0.005)
         facts = json.loads(ready.read_text())
         self.listen: str = facts["listen"]
         assert facts == {"listen": self.listen, "pid": self.process.pid, "leading": True}
 
     def end(self, number: int) -> tuple[int, str]:
         self.process.send_signal(number)
-        output, _ = self.process.communicate(timeout=_START_S)
-        return self.process.returncode, output
+        return self.process.wait(_START_S), self._output.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 @pytest.fixture
@@ -99,8 +108,7 @@ def folder(tmp_path: Path) -> Path:
 def controller(folder: Path) -> Iterator[Process]:
     process = Process(folder, "--listen", "127.0.0.1:0")
     yield process
-    process.process.kill()
-    process.process.communicate()
+    process.kill()
 
 
 def run(*arguments: str, controller: Process | None = None) -> Result:
@@ -371,7 +379,7 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_the_controller_and_frees_its_port(folder: Path, number: int) -> None:
-    process = Process(folder, "--listen", "127.0.0.1:0")
+    process = Process(folder, "--listen", "127.0.0.1:0", executed=True)
     status, output = process.end(number)
     assert (status, "Traceback" in output) == (0, False)
     host, _, port = process.listen.rpartition(":")
@@ -383,8 +391,7 @@ def test_signal_ends_the_controller_and_frees_its_port(folder: Path, number: int
 def test_controller_killed_at_any_time_keeps_its_jobs(folder: Path) -> None:
     first = Process(folder, "--listen", "127.0.0.1:0")
     job = read(*RING, "--request-id", "r1", controller=first)
-    first.process.kill()
-    first.process.communicate()
+    first.kill()
     second = Process(folder, "--listen", "127.0.0.1:0")
     try:
         assert read("job", "list", controller=second) == [job]

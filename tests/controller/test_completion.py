@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_controller import FakeController, job, switch
+from forked import run_forked
 
 from ringstep.controller.v1 import jobs_pb2, switches_pb2
 
 TAKES_A_SHELL = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 """Lets Typer's --show-completion be told which shell, instead of finding it out."""
-PROGRAM = "import sys; sys.argv[0] = 'ringstep'; from ringstep.cli.main import main; main()"
 
 
 @pytest.fixture
@@ -32,19 +30,14 @@ def controller() -> Iterator[FakeController]:
 def complete(line: str, target: str) -> subprocess.CompletedProcess[str]:
     """What bash is offered at the end of a line."""
     words = line.split(" ")
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+    return run_forked(
         env={
-            **os.environ,
             "_RINGSTEP_COMPLETE": "complete_bash",
             "COMP_WORDS": line,
             "COMP_CWORD": str(len(words) - 1),
             "RINGSTEP_CONTROLLER": target,
         },
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
 
 
@@ -91,17 +84,7 @@ def test_nothing_is_offered_or_said_where_no_controller_answers() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_there_for_each_shell(shell: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "--show-completion", shell],
-        env={
-            **os.environ,
-            "HOME": str(tmp_path),
-            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    env = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = run_forked("--show-completion", shell, env=env, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "_RINGSTEP_COMPLETE" in done.stdout

@@ -144,7 +144,7 @@ class Sound:
 
 
 async def _collect(folder: Path) -> Sound:
-    async with Rig(RigPlan(fabric=FABRIC), folder) as rig:
+    async with Rig(RigPlan(fabric=FABRIC, forked=True), folder) as rig:
         endpoint: Endpoint = rig.endpoint()
         try:
             by_pair = jobs_pb2.JobSpec(name="pair", match=jobs_pb2.MATCH_KIND_PAIR)

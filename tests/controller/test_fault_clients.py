@@ -19,9 +19,12 @@ pytestmark = pytest.mark.slow
 
 FABRIC = LeafSpine(tors=2, spines=1, hosts=8)
 HASTY = Behaviour(
-    live_jobs=8, think_s=0.008, leased=0.5, lease_s=2, forgotten=0.5, hang_up=0.05, repeat=0.3
+    live_jobs=8, think_s=0.02, leased=0.5, lease_s=2, forgotten=0.5, hang_up=0.05, repeat=0.3
 )
+MANY_CALLS = 400
+"""Among so many there are some of every kind, and Job_IDs come round again."""
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+Convicted = dict[str, tuple[str, Record]]
 
 
 @asynccontextmanager
@@ -46,37 +49,63 @@ async def convict(
     """Let clients work with a model, and return what the judge says, with the record."""
     record = Record()
     async with serving(*models, wander=wander) as endpoint:
-        until = time.monotonic() + 2.5
         clients = [Client(n, 2, endpoint, FABRIC, record, HASTY, seed=3) for n in range(2)]
-        await asyncio.gather(*(client.run(until, until + 20) for client in clients))
+        # Leases of 2 s run out meanwhile, and are renewed.
+        least = time.monotonic() + 4
+        async with asyncio.timeout(120):
+            while time.monotonic() < least or sum(record.calls.values()) < MANY_CALLS:
+                until = time.monotonic() + 1
+                await asyncio.gather(*(client.run(until, until + 20) for client in clients))
         await asyncio.sleep(lapse_s)
         jobs = await endpoint.jobs(0)
     assert jobs is not None
     return "\n".join(judge_record(record, jobs, time.monotonic(), leading_since=0.0)), record
 
 
-async def test_controller_that_keeps_its_word_is_not_convicted() -> None:
-    wrong, record = await convict(ModelJobs())
+async def _all_of() -> dict[str, tuple[str, Record]]:
+    waiting = ModelJobs()
+    waiting.leads = False
+    cases = {
+        "": convict(ModelJobs()),
+        "loses answers": convict(ModelJobs(loses=0.3)),
+        "does not lead": convict(ModelJobs(), waiting, wander=0.3),
+        # Leases of 2 s and the slack of the judge.
+        **{
+            bug: convict(ModelJobs(bug), lapse_s=5.5 if bug == "lease_never_ends" else 0.0)
+            for bug in BUGS
+        },
+    }
+    return dict(zip(cases, await asyncio.gather(*cases.values()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def convicted() -> Convicted:
+    """What became of each model, by its bug; side by side, since they wait most of the time."""
+    return asyncio.run(_all_of())
+
+
+def test_controller_that_keeps_its_word_is_not_convicted(convicted: Convicted) -> None:
+    wrong, record = convicted[""]
     assert wrong == ""
     assert reused(record) > 0
     assert any(facts.lease_s for facts in record.jobs.values())
     assert record.calls["Renew OK"] > 0
 
 
-async def test_lost_answers_convict_nobody() -> None:
-    wrong, record = await convict(ModelJobs(loses=0.3))
+def test_lost_answers_convict_nobody(convicted: Convicted) -> None:
+    wrong, record = convicted["loses answers"]
     assert wrong == ""
     assert record.calls["Register UNAVAILABLE"] > 0
     assert any(facts.is_acknowledged and facts.attempts > 1 for facts in record.jobs.values())
 
 
-async def test_candidate_that_refuses_orders_is_passed_over() -> None:
-    waiting = ModelJobs()
-    waiting.leads = False
-    wrong, record = await convict(ModelJobs(), waiting, wander=0.3)
+async def test_candidate_that_refuses_orders_is_passed_over(convicted: Convicted) -> None:
+    wrong, record = convicted["does not lead"]
     assert wrong == ""
     assert record.calls["Register FAILED_PRECONDITION"] > 0
     assert not any(facts.refused for facts in record.jobs.values())
+    waiting = ModelJobs()
+    waiting.leads = False
     async with serving(waiting, ModelJobs()) as endpoint:
         assert await endpoint.leader() == 1
 
@@ -94,9 +123,8 @@ async def test_candidate_that_refuses_orders_is_passed_over() -> None:
         ("update_lost", "k was set to"),
     ],
 )
-async def test_planted_bug_convicts(bug: str, text: str) -> None:
-    # Leases of 2 s and the slack of the judge.
-    wrong, _ = await convict(ModelJobs(bug), lapse_s=5.5 if bug == "lease_never_ends" else 0.0)
+def test_planted_bug_convicts(convicted: Convicted, bug: str, text: str) -> None:
+    wrong, _ = convicted[bug]
     assert text in wrong
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import grpc
 import pytest
 from commands import read, run
 from fake_controller import FakeController, job, parameters, problem
+from forked import ForkedProcess
 
 from ringstep.controller.v1 import jobs_pb2
 
@@ -145,16 +146,29 @@ def test_renew_once_says_how_long_the_lease_is(controller: FakeController) -> No
     assert "has no lease" in run("job", "renew", "resnet", at=controller).stdout
 
 
-PROGRAM = "from ringstep.cli.main import main; main()"
+class Running:
+    """A command as a process, with its output to be read while it runs."""
 
+    def __init__(self, controller: FakeController, *arguments: str) -> None:
+        reader, writer = os.pipe()
+        self.stdout = os.fdopen(reader)
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - closed by end()
+        with os.fdopen(writer, "wb") as output:
+            self.process = ForkedProcess(
+                [*arguments, "--controller", controller.target], output, self._errors
+            )
 
-def start(controller: FakeController, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments, "--controller", controller.target],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
+        """Wait for the end, of a signal if there is one; return status, rest of output, errors."""
+        try:
+            if number is not None:
+                self.process.send_signal(number)
+            status = self.process.wait(60)
+        finally:
+            self.process.kill()
+        with self.stdout, self._errors:
+            self._errors.seek(0)
+            return status, self.stdout.read(), self._errors.read()
 
 
 def test_renewing_goes_on_until_the_job_is_gone(controller: FakeController) -> None:
@@ -170,9 +184,9 @@ def test_renewing_goes_on_until_the_job_is_gone(controller: FakeController) -> N
         return jobs_pb2.RenewResponse(job=leased(generation=7))
 
     controller.answers["Jobs.Renew"] = renew
-    process = start(controller, "job", "renew", "resnet", "--every", "1s", "--json")
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    process = Running(controller, "job", "renew", "resnet", "--every", "1s", "--json")
+    status, output, errors = process.end()
+    assert status == 0, errors
     assert [json.loads(line)["name"] for line in output.splitlines()] == ["resnet"]
     assert "not renewed: no controller answers" in errors
     assert "job resnet is gone; no more to renew" in errors
@@ -184,12 +198,10 @@ def test_renewing_ends_with_a_signal(
     controller: FakeController, number: signal.Signals, status: int
 ) -> None:
     controller.answers["Jobs.Renew"] = jobs_pb2.RenewResponse(job=leased())
-    process = start(controller, "job", "renew", "resnet", "--every", "1h", "--json")
-    assert process.stdout is not None
+    process = Running(controller, "job", "renew", "resnet", "--every", "1h", "--json")
     assert process.stdout.readline()
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == status
+    found, _, errors = process.end(number)
+    assert found == status
     assert "Traceback" not in errors
 
 
@@ -241,12 +253,10 @@ def watched(controller: FakeController, *arguments: str) -> list[str]:
         jobs_pb2.JobEvent(kind=jobs_pb2.JOB_EVENT_KIND_EXPIRED, job=job()),
     ):
         controller.events.put(event)
-    process = start(controller, "job", "watch", *arguments)
-    assert process.stdout is not None
+    process = Running(controller, "job", "watch", *arguments)
     lines = [process.stdout.readline().rstrip("\n") for _ in range(4)]
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    status, _, errors = process.end(signal.SIGINT)
+    assert (status, "Traceback" in errors) == (130, False), errors
     return lines
 
 

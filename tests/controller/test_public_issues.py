@@ -78,7 +78,7 @@ async def command(rig: Rig, *arguments: str, **env: str) -> subprocess.Completed
 async def test_state_is_answered_although_a_switch_goes_silent_while_it_is_read(
     tmp_path: Path,
 ) -> None:
-    async with Rig(RigPlan(fabric=FABRIC), tmp_path) as rig:
+    async with Rig(RigPlan(fabric=FABRIC, forked=True), tmp_path) as rig:
         endpoint = rig.endpoint(timeout_s=10)
         try:
             await register(endpoint, "a", "h1x1", "h2x1")
@@ -93,7 +93,7 @@ async def test_state_of_a_switch_that_cannot_be_read_is_a_reason_and_no_crash(
     tmp_path: Path,
 ) -> None:
     """Registers that cannot be read over P4Runtime (PI 376): here the way in-band is blocked."""
-    async with Rig(RigPlan(fabric=FABRIC), tmp_path) as rig:
+    async with Rig(RigPlan(fabric=FABRIC, forked=True), tmp_path) as rig:
         endpoint = rig.endpoint(timeout_s=10)
         try:
             await register(endpoint, "a", "h1x1", "h2x1")
@@ -132,7 +132,7 @@ async def test_switch_that_restarts_empty_is_whole_again_and_no_other_is_written
     tmp_path: Path,
 ) -> None:
     """A restart leaves the pipeline and loses the entries, or loses both (stratum 285)."""
-    async with Rig(RigPlan(fabric=FABRIC), tmp_path) as rig:
+    async with Rig(RigPlan(fabric=FABRIC, forked=True), tmp_path) as rig:
         endpoint = rig.endpoint(timeout_s=10)
         try:
             await register(endpoint, "a", "h1x1", "h1x2", "h2x1")
@@ -163,7 +163,7 @@ async def test_half_open_stream_is_noticed_without_a_storm_of_log_lines_and_forg
     tmp_path: Path,
 ) -> None:
     """A stream whose other end is silent never fails by itself (grpc 16974)."""
-    async with Rig(RigPlan(fabric=FABRIC), tmp_path) as rig:
+    async with Rig(RigPlan(fabric=FABRIC, forked=True), tmp_path) as rig:
         endpoint = rig.endpoint(timeout_s=10)
         try:
             await wait_in_sync(endpoint, FABRIC.switches)
@@ -225,7 +225,7 @@ def need_postgresql() -> None:
 
 
 def two_on_postgresql(folder: Path) -> Rig:
-    plan = RigPlan(fabric=FABRIC, store="postgresql", candidates=2, fsync=False)
+    plan = RigPlan(fabric=FABRIC, forked=True, store="postgresql", candidates=2, fsync=False)
     return Rig(plan, folder)
 
 
@@ -369,7 +369,7 @@ async def _synced_at(endpoint: Endpoint, index: int) -> bool:
 
 async def test_two_controllers_on_one_sqlite_file_do_not_both_take_orders(tmp_path: Path) -> None:
     fabric = LeafSpine(tors=1, spines=0, hosts=4)
-    async with Rig(RigPlan(fabric=fabric), tmp_path) as rig:
+    async with Rig(RigPlan(fabric=fabric, forked=True), tmp_path) as rig:
         first = rig.controllers[0]
         with ControllerProcess(
             "second", tmp_path, tmp_path / "fabric.toml", f"sqlite:///{tmp_path / 'store.db'}"

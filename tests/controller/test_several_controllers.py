@@ -41,7 +41,7 @@ async def two_controllers(folder: Path) -> AsyncIterator[tuple[Rig, Endpoint, in
     """Yield two controllers on PostgreSQL with switches, and the index of the one that leads."""
     if reason := database_rig.why_not():
         pytest.skip(reason)
-    plan = RigPlan(fabric=FABRIC, store="postgresql", candidates=2, fsync=False)
+    plan = RigPlan(fabric=FABRIC, forked=True, store="postgresql", candidates=2, fsync=False)
     async with Rig(plan, folder) as rig:
         endpoint = rig.endpoint(timeout_s=10)
         try:
@@ -154,7 +154,7 @@ async def test_stream_of_a_leader_that_is_deposed_ends_and_names_no_crash(tmp_pa
 async def test_controller_outlives_a_database_that_is_away(tmp_path: Path) -> None:
     if reason := database_rig.why_not():
         pytest.skip(reason)
-    plan = RigPlan(fabric=FABRIC, store="postgresql", candidates=2)
+    plan = RigPlan(fabric=FABRIC, forked=True, store="postgresql", candidates=2, fsync=False)
     async with Rig(plan, tmp_path) as rig, client_of(rig, 0) as client:
         endpoint = rig.endpoint(timeout_s=10)
         try:
@@ -180,7 +180,7 @@ async def test_controller_ends_when_told_although_its_database_says_nothing(
 ) -> None:
     if reason := database_rig.why_not():
         pytest.skip(reason)
-    plan = RigPlan(fabric=FABRIC, store="postgresql", candidates=2)
+    plan = RigPlan(fabric=FABRIC, forked=True, store="postgresql", candidates=2, fsync=False)
     async with Rig(plan, tmp_path) as rig, client_of(rig, 0) as client:
         await client.register(job_spec("a", rings=[["h1x1", "h2x1"]]))
         assert rig.database is not None
@@ -190,7 +190,7 @@ async def test_controller_ends_when_told_although_its_database_says_nothing(
                 client.register(job_spec("b", rings=[["h1x2", "h2x2"]]), "")
             )
             await asyncio.sleep(1)
-            for one in rig.controllers:
-                assert await asyncio.to_thread(one.terminate, PATIENCE_S) == 0
+            ended = (asyncio.to_thread(one.terminate, PATIENCE_S) for one in rig.controllers)
+            assert await asyncio.gather(*ended) == [0, 0]
         with pytest.raises(ControllerError):
             await under_way

@@ -129,6 +129,7 @@ async def test_store_that_fails_while_it_is_read_is_tried_again(
             raise StoreError("broken while it was read")
         return real(store)
 
+    monkeypatch.setattr(serve, "_RETRY_S", 0.05)
     async with running(config) as second, ControllerClient(second) as client:
         monkeypatch.setattr(Store, "load", flaky)
         await first.__aexit__(None, None, None)

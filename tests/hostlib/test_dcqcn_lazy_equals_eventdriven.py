@@ -36,34 +36,31 @@ class EventDriven:
         self.now = 0
         self.events: list[tuple[int, int, Callable[[], None]]] = []
         self.order = itertools.count()
-        self.live: dict[str, int] = {}
+        self.live: dict[Callable[[], None], int] = {}
+        self.t_alpha, self.t_dec, self.t_rp = (
+            round(1000 * time_us)
+            for time_us in (params.t_alpha_us, params.t_dec_us, params.t_rp_us)
+        )
 
-    def schedule(self, name: str, delay_ns: int, action: Callable[[], None]) -> None:
-        number = next(self.order)
-        self.live[name] = number
-
-        def fire() -> None:
-            if self.live[name] == number:
-                action()
-
-        heapq.heappush(self.events, (self.now + delay_ns, number, fire))
+    def schedule(self, delay_ns: int, tick: Callable[[], None]) -> None:
+        self.live[tick] = number = next(self.order)
+        heapq.heappush(self.events, (self.now + delay_ns, number, tick))
 
     def run_until(self, now_ns: int) -> None:
-        while self.events and self.events[0][0] <= now_ns:
-            self.now, _, action = heapq.heappop(self.events)
-            action()
+        events, live = self.events, self.live
+        while events and events[0][0] <= now_ns:
+            self.now, number, tick = heapq.heappop(events)
+            if live[tick] == number:
+                tick()
         self.now = now_ns
 
-    def ns(self, time_us: float) -> int:
-        return round(time_us * 1000)
-
     def alpha_tick(self) -> None:
-        self.schedule("alpha", self.ns(self.p.t_alpha_us), self.alpha_tick)
+        self.schedule(self.t_alpha, self.alpha_tick)
         self.alpha = (1 - self.p.g) * self.alpha + (self.p.g if self.alpha_cnp else 0)
         self.alpha_cnp = False
 
     def dec_tick(self) -> None:
-        self.schedule("dec", self.ns(self.p.t_dec_us), self.dec_tick)
+        self.schedule(self.t_dec, self.dec_tick)
         if self.dec_cnp:
             self.dec_cnp = False
             self.cut()
@@ -82,10 +79,10 @@ class EventDriven:
         self.rate = max(wanted, p.min_rate_bps)
         self.time_stage = self.byte_stage = self.bytes = 0
         self.recovering = True
-        self.schedule("inc", self.ns(p.t_rp_us), self.inc_tick)
+        self.schedule(self.t_rp, self.inc_tick)
 
     def inc_tick(self) -> None:
-        self.schedule("inc", self.ns(self.p.t_rp_us), self.inc_tick)
+        self.schedule(self.t_rp, self.inc_tick)
         self.increase()
         self.time_stage += 1
 
@@ -112,13 +109,13 @@ class EventDriven:
         if p.reaction is Reaction.PER_CNP:
             self.cut()
             self.alpha = (1 - p.g) * self.alpha + p.g
-            self.schedule("alpha", self.ns(p.t_alpha_us), self.alpha_tick)
+            self.schedule(self.t_alpha, self.alpha_tick)
             return
         self.alpha_cnp = not first
         self.dec_cnp = True
         if first:
-            self.schedule("alpha", self.ns(p.t_alpha_us), self.alpha_tick)
-            self.schedule("dec", self.ns(p.t_dec_us) + 1, self.dec_tick)
+            self.schedule(self.t_alpha, self.alpha_tick)
+            self.schedule(self.t_dec + 1, self.dec_tick)
 
     def sent(self, nbytes: int) -> None:
         if self.p.byte_counter_bytes is None or not self.recovering:
@@ -153,8 +150,9 @@ def params(draw: st.DrawFn) -> DcqcnParams:
 
 
 named = st.sampled_from(sorted(PRESETS)).map(lambda name: preset(name, LINE))
-# Gaps as multiples of 100 ns: many fall exactly on a tick. The long ones let recovery finish.
-gaps = st.one_of(st.integers(0, 60), st.integers(0, 6000), st.integers(0, 3_000_000))
+# Gaps as multiples of 100 ns: many fall exactly on a tick. The long ones, up to 100 ms, let
+# recovery finish: 200 increases by 50 Mb/s, 400 us apart, are 80 ms.
+gaps = st.one_of(st.integers(0, 60), st.integers(0, 6000), st.integers(0, 1_000_000))
 actions = st.lists(
     st.tuples(gaps, st.sampled_from(["cnp", "send", "look"]), st.integers(64, 9000)), max_size=60
 )

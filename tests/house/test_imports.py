@@ -1,6 +1,7 @@
 """A part imports only what the architecture allows (docs/architecture.md)."""
 
 import ast
+import functools
 import sys
 from pathlib import Path
 
@@ -38,9 +39,10 @@ THIRD_PARTY = {
 }  # fmt: skip
 
 
-def imported_modules(source: str) -> set[str]:
+@functools.cache
+def imported_modules(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -58,7 +60,7 @@ def test_part_imports_only_the_parts_it_may_use(part: str) -> None:
     allowed = MAY_USE[part] | {part}
     wrong = []
     for path in sources(part):
-        for name in imported_modules(path.read_text()):
+        for name in imported_modules(path):
             pieces = name.split(".")
             if pieces[0] == "ringstep" and len(pieces) > 1 and pieces[1] in ALL - allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
@@ -72,7 +74,7 @@ def test_part_imports_only_its_libraries(part: str) -> None:
     for path in sources(part):
         if "proto" in path.relative_to(ROOT / part).parts:
             continue  # The generator of the committed stubs is a developer's tool.
-        for name in imported_modules(path.read_text()):
+        for name in imported_modules(path):
             if name.split(".")[0] not in allowed:
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)

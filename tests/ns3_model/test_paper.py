@@ -1,7 +1,9 @@
 """The paper's figures: small forms run, stand beside its numbers, and bad input is refused."""
 
+import functools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,12 @@ from typer.testing import CliRunner, Result
 from ringstep_ns3 import Scenario, ScenarioError, Sweep, prepare, run
 from ringstep_ns3.cli import app
 from ringstep_ns3.paper import CHOICES, FIGURES, PaperError
+from ringstep_ns3.paper import report as reports
 from ringstep_ns3.paper.bounds import fabric_bound_ns, host_bound_ns
 from ringstep_ns3.paper.choices import settings
 from ringstep_ns3.paper.figures import FOLDER, METRICS, published
 from ringstep_ns3.paper.report import load_figure
+from ringstep_ns3.sweep import Point
 
 TINY = ("--set", "job.chunk=16KiB", "--set", "job.passes=2")
 FORMS = ("", "1d", "2d")
@@ -28,6 +32,27 @@ TINY_2D = ("--set", "job.size=256KiB")
 
 def symphony(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["paper", "symphony", "-q", "-j", "1", *arguments])
+
+
+@functools.cache
+def loaded(path: Path) -> tuple[Sweep, list[Point]]:
+    """A sweep as its file says, whose points take a while to be checked."""
+    return Sweep.load(path)
+
+
+@pytest.fixture(scope="module")
+def figure_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with figure 2, small and with one seed."""
+    out = tmp_path_factory.mktemp("figure-2") / "out"
+    done = symphony("--figure", "2", "--seeds", "1", "--out", str(out), *TINY)
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where matplotlib is missing; other tests look at plots."""
+    monkeypatch.setattr(reports, "draw", lambda _report: None)
 
 
 @pytest.mark.parametrize("key", FIGURES)
@@ -74,7 +99,7 @@ def test_other_form_of_rings_runs(
 def test_every_sweep_has_both_scales_and_makes_sense(path: Path) -> None:
     large = path.with_name(path.name.replace(".small.", ".paper."))
     for each in (path, large):
-        sweep, points = Sweep.load(each)
+        sweep, points = loaded(each)
         assert "variant" in [axis.column for axis in sweep.axis]
         assert points
     assert path in {figure.sweep("small", form) for figure in FIGURES.values() for form in FORMS}
@@ -83,7 +108,7 @@ def test_every_sweep_has_both_scales_and_makes_sense(path: Path) -> None:
 @pytest.mark.parametrize("key", dict.fromkeys(number.figure for number in published()))
 def test_published_numbers_belong_to_rows_of_the_papers_scale(key: str) -> None:
     figure = FIGURES[key]
-    sweep, points = Sweep.load(figure.sweep("paper"))
+    sweep, points = loaded(figure.sweep("paper"))
     where = [axis.column for axis in sweep.axis].index("variant")
     groups = {"/".join((*p.labels[:where], *p.labels[where + 1 :])) for p in points}
     if figure.split:
@@ -97,12 +122,13 @@ def test_published_numbers_belong_to_rows_of_the_papers_scale(key: str) -> None:
             assert number.variant in variants
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_json_holds_single_runs_intervals_and_the_papers_numbers(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    done = symphony("--figure", "5", "--seeds", "6", "--json", "--out", str(out), *TINY_2D)
+    tiny = ("--set", "job.size=64KiB")
+    done = symphony("--figure", "5", "--seeds", "6", "--json", "--out", str(tmp_path / "o"), *tiny)
     assert done.exit_code == 0, done.output
     (figure,) = json.loads(done.stdout)["figures"]
-    assert figure["settings"] == {"job.size": "256KiB"}
+    assert figure["settings"] == {"job.size": "64KiB"}
     rows = {(row["variant"], row["metric"]): row for row in figure["rows"]}
     reduction = rows["paper", "reduction_pct"]
     assert reduction["paper"] == 22
@@ -118,22 +144,19 @@ def test_json_holds_single_runs_intervals_and_the_papers_numbers(tmp_path: Path)
     assert samples["baseline"]["bounds_ms"]["bound"] > 0
 
 
-def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = ("--figure", "2", "--out", str(out), *TINY)
-    assert symphony(*command, "--seeds", "1").exit_code == 0
+@pytest.mark.usefixtures("no_plots")
+def test_what_is_done_is_not_done_again(figure_2: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(figure_2, tmp_path / "out")  # times too
     first = {path.name: path.stat().st_mtime_ns for path in (out / "fig2-runs" / "runs").iterdir()}
     assert len(first) == 4
-    assert symphony(*command, "--seeds", "2").exit_code == 0
+    assert symphony("--figure", "2", "--out", str(out), *TINY, "--seeds", "2").exit_code == 0
     again = {path.name: path.stat().st_mtime_ns for path in (out / "fig2-runs" / "runs").iterdir()}
     assert len(again) == 8
     assert first.items() <= again.items()
 
 
-def test_curves_over_time_stand_in_the_json(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert symphony("--figure", "2", "--seeds", "1", "--out", str(out), *TINY).exit_code == 0
-    curves = json.loads((out / "fig2.json").read_text())["curves"]
+def test_curves_over_time_stand_in_the_json(figure_2: Path) -> None:
+    curves = json.loads((figure_2 / "fig2.json").read_text())["curves"]
     for variant in ("baseline", "imbalance", "congestion"):
         overlap, rate = curves["overlap"][variant], curves["rate"][variant]
         assert len(overlap["time_ms"]) == len(overlap["max_steps"]) > 0

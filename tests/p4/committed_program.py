@@ -20,7 +20,7 @@ from ringstep.protocol.inband import OP_READ_STATE, ReadRequest, StateReply
 from ringstep.protocol.marker import MarkerParams
 from ringstep.softswitch.engine import Switch, compile_pipeline
 from ringstep.softswitch.p4rt import translate
-from ringstep.softswitch.p4rt.schema import build_schema
+from ringstep.softswitch.p4rt.schema import Schema, build_schema
 from ringstep.softswitch.queueing import QueueConfig
 from ringstep.softswitch.tables import (
     ActionCall,
@@ -61,6 +61,15 @@ def _artefacts(program: str) -> tuple[str, str]:
 @functools.cache
 def _compiled(program: str) -> Pipeline:
     return compile_pipeline(*_artefacts(program))
+
+
+@functools.cache
+def _config(program: str) -> tuple[p4r.ForwardingPipelineConfig, Schema]:
+    """What is pushed to a switch, and what it says; changed by nobody."""
+    info, text = _artefacts(program)
+    p4info = text_format.Parse(info, p4i.P4Info())
+    config = p4r.ForwardingPipelineConfig(p4info=p4info, p4_device_config=text.encode())
+    return config, build_schema(p4info)
 
 
 def key_of(address: Address) -> int:
@@ -307,17 +316,11 @@ class WireBench(Programmed):
 
     def __init__(self, engine: Engine, program: str = MAIN_PROGRAM) -> None:
         self.engine = engine
-        info, text = _artefacts(program)
-        self._schema = build_schema(text_format.Parse(info, p4i.P4Info()))
+        config, self._schema = _config(program)
         self._tables = {one.alias.split(".")[-1]: one for one in self._schema.tables.values()}
         self._written: set[Any] = set()
         self._mapped: list[tuple[int, int]] = [(0, 0)]
-        engine.client.set_config(
-            p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
-            p4r.ForwardingPipelineConfig(
-                p4info=text_format.Parse(info, p4i.P4Info()), p4_device_config=text.encode()
-            ),
-        )
+        engine.client.set_config(p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config)
 
     def parameters(self, alias: str, action: str) -> list[str]:
         (found,) = (

@@ -127,9 +127,17 @@ class Replay:
     def check_all_state(self) -> None:
         """Nothing else was ever written."""
         for name in STATE:
-            cells = self.bench.register(name)
-            touched = {at: value for at, value in enumerate(cells) if value}
             wanted = {block: state[name] for block, state in self.blocks.items() if state[name]}
-            assert touched == wanted, name
-        touched = {at for at, value in enumerate(self.bench.register("anchors")) if value}
-        assert touched == self.anchors.keys()
+            assert touched(self.bench.register(name)) == wanted, name
+        assert touched(self.bench.register("anchors")).keys() == self.anchors.keys()
+
+
+def touched(cells: list[int], at_once: int = 256) -> dict[int, int]:
+    """Return the cells of a register that do not hold 0; there are many, and few of these."""
+    return {
+        at: value
+        for start in range(0, len(cells), at_once)
+        if any(part := cells[start : start + at_once])
+        for at, value in enumerate(part, start)
+        if value
+    }

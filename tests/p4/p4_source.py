@@ -12,6 +12,7 @@ varbits, value sets, a table or a control that is applied in two places.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -544,14 +545,17 @@ class Struct:
             name: Struct(t) if isinstance(t, StructType) else Cell(t, zero(t))
             for name, t in kind.fields.items()
         }
+        members = self.members.values()
+        within = [member for member in members if isinstance(member, Struct)]
+        self._structs = [(self, self.valid), *(one for m in within for one in m._structs)]
+        self._cells = [(cell, zero(cell.type)) for cell in members if isinstance(cell, Cell)]
+        self._cells += [one for member in within for one in member._cells]
 
     def reset(self) -> None:
-        self.valid = not self.type.is_header
-        for member in self.members.values():
-            if isinstance(member, Struct):
-                member.reset()
-            else:
-                member.value = zero(member.type)
+        for struct, valid in self._structs:
+            struct.valid = valid
+        for cell, value in self._cells:
+            cell.value = value
 
     def __getitem__(self, path: str) -> Any:
         """Return the value of the member at a dotted path; a Struct where it is one."""
@@ -656,6 +660,12 @@ class Table:
     groups: dict[int, list[TableEntry]] = field(default_factory=dict)
     """Members by the exact key, where the table has an action selector."""
     _cache: dict[tuple[int, ...], TableEntry | None] = field(default_factory=dict)
+    _selector: int | None = None
+    """Which key is the selector's."""
+
+    def __post_init__(self) -> None:
+        kinds = [kind for kind, _ in self.keys.values()]
+        self._selector = kinds.index("selector") if "selector" in kinds else None
 
     def add(self, key: dict[str, Any], action: str, priority: int = 0, **args: int) -> None:
         """Add an entry, or replace the one with the same key.
@@ -723,13 +733,13 @@ class Table:
     def apply(self) -> bool:
         """Look the packet up and run what is found; say whether it was a hit."""
         self.applied += 1
-        keys = tuple(read() for read in self.read_keys)
-        selector = [i for i, (kind, _) in enumerate(self.keys.values()) if kind == "selector"]
-        if selector:
-            members = self.groups.get(keys[1 - selector[0]])
+        keys = tuple([read() for read in self.read_keys])
+        selector = self._selector
+        if selector is not None:
+            members = self.groups.get(keys[1 - selector])
             if not members:
                 return False
-            self.call(members[keys[selector[0]] % len(members)])
+            self.call(members[keys[selector] % len(members)])
             self.hits += 1
             return True
         entry = self.find(keys)
@@ -799,13 +809,22 @@ EXTERNS = {
 
 def crc(data: bytes, poly: int) -> int:
     """Return a reflected CRC-32 with initial value and final XOR all ones."""
-    reflected = int(f"{poly:032b}"[::-1], 2)
+    by_byte = _crc_of_bytes(poly)
     total = 0xFFFFFFFF
     for byte in data:
-        total ^= byte
+        total = total >> 8 ^ by_byte[total & 0xFF ^ byte]
+    return total ^ 0xFFFFFFFF
+
+
+@functools.cache
+def _crc_of_bytes(poly: int) -> list[int]:
+    reflected = int(f"{poly:032b}"[::-1], 2)
+    found = []
+    for total in range(256):
         for _ in range(8):
             total = total >> 1 ^ (reflected if total & 1 else 0)
-    return total ^ 0xFFFFFFFF
+        found.append(total)
+    return found
 
 
 CRC32_POLY = 0x04C11DB7

@@ -25,6 +25,7 @@ from ringstep.protocol.tag import TagLayout
 
 CLOCK = 1 << 48
 PSNS = 1 << 24
+GAPS = (0, 1, 5, 30, 100, 5000)
 
 
 @dataclass(frozen=True)
@@ -78,20 +79,29 @@ def traffic(draw: st.DrawFn, size: int = 40, ports: int = 1) -> list[Pkt]:
     )
     small = st.tuples(st.integers(0, 3), st.integers(0, 12))
     anywhere = st.tuples(uint(14), uint(24))
+    where = near | small | anywhere
+    chance = uint(16) | st.sampled_from([0, 1, 65535])
+    # All that takes one of a few values is one draw: to draw is what takes time here.
+    few = st.integers(0, len(GAPS) * 4 * 2 * 9 * 2 * ports - 1)
     made = []
     for _ in range(draw(st.integers(1, size))):
-        at_step, at_psn = draw(near | small | anywhere)
+        at_step, at_psn = draw(where)
+        rest, gap = divmod(draw(few), len(GAPS))
+        rest, last = divmod(rest, 4)
+        rest, ect = divmod(rest, 2)
+        rest, qdepth = divmod(rest, 9)
+        rest, red = divmod(rest, 2)
         made.append(
             Pkt(
-                gap=draw(st.sampled_from([0, 1, 5, 30, 100, 5000])),
+                gap=GAPS[gap],
                 step=at_step,
                 psn=at_psn,
-                last=draw(st.sampled_from([False, False, False, True])),
-                ect=draw(st.booleans()),
-                r=draw(uint(16) | st.sampled_from([0, 1, 65535])),
-                qdepth=draw(st.integers(0, 8)),
-                red=draw(st.booleans()),
-                port=draw(st.integers(1, ports)),
+                last=last == 3,
+                ect=bool(ect),
+                r=draw(chance),
+                qdepth=qdepth,
+                red=bool(red),
+                port=1 + rest,
             )
         )
     return made

@@ -7,11 +7,14 @@ that only go on are left alone, as a step of the real clock leaves them.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import mmap
 import os
 import shutil
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 from faultrig.processes import RigError
@@ -29,7 +32,8 @@ _SOURCE = r"""
 
 static const volatile int64_t *offset_s;
 
-__attribute__((constructor)) static void map_offset(void) {
+/* Not only at the start: a process that is forked may be given its clock afterwards. */
+static void map_offset(void) {
   const char *path = getenv("RINGSTEP_TEST_CLOCK");
   int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (fd < 0) return;
@@ -40,8 +44,10 @@ __attribute__((constructor)) static void map_offset(void) {
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
   long result = syscall(SYS_clock_gettime, clock, now);
-  if (result == 0 && offset_s && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
-    now->tv_sec += *offset_s;
+  if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
+    if (!offset_s) map_offset();
+    if (offset_s) now->tv_sec += *offset_s;
+  }
   return (int)result;
 }
 
@@ -74,6 +80,28 @@ def why_not() -> str:
     return ""
 
 
+@functools.cache
+def _library() -> Path:
+    """Compile the library, once for all clocks of this process.
+
+    Raises:
+        RigError: it cannot be compiled.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ringstep-clock-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    source, library = folder / "stepclock.c", folder / "libstepclock.so"
+    source.write_text(_SOURCE)
+    done = subprocess.run(
+        ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RigError(f"cc: {done.stderr}")
+    return library
+
+
 class SteppedClock:
     """``env`` gives a process this clock; :meth:`step` moves it while the process runs.
 
@@ -82,18 +110,7 @@ class SteppedClock:
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        library = folder / "libstepclock.so"
-        if not library.exists():
-            source = folder / "stepclock.c"
-            source.write_text(_SOURCE)
-            done = subprocess.run(
-                ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise RigError(f"cc: {done.stderr}")
+        library = _library()
         path = folder / f"{name}.clock"
         path.write_bytes(struct.pack("q", 0).ljust(mmap.PAGESIZE, b"\0"))
         with path.open("r+b") as file:

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from forked import ForkedProcess
 from free_ports import free_port
 
 START_S = 90.0
 """Until a process that does not serve is given up."""
 RINGSTEP = [sys.executable, "-m", "ringstep.cli"]
-SOFTSWITCH = [sys.executable, "-c", "from ringstep.softswitch.cli import app; app()"]
-"""``ringstep softswitch``, without the time that the other commands take to import."""
 
 
 class RigError(Exception):
@@ -37,21 +36,32 @@ def rss_mib(pid: int) -> float:
 
 
 class Child:
-    """A process with a log file; :meth:`close` kills it, stopped or not."""
+    """A process with a log file; :meth:`close` kills it, stopped or not.
+
+    ``forked``: it is ``ringstep``, and is forked instead of executed, which takes a part of the
+    time.
+    """
 
     def __init__(
-        self, name: str, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
-    ) -> None:
+        self, name: str, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None,
+        *, forked: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.command = list(command)
         self.log = folder / f"{name}.log"
         self.env = dict(env or {})
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.stopped = False
+        self._forked = forked
 
     def start(self) -> None:
         """Start it; the log goes on where the last life ended."""
         with self.log.open("ab") as log:
+            if self._forked:
+                arguments = self.command[len(RINGSTEP) :]
+                self.process = ForkedProcess(arguments, log, env=os.environ | self.env)
+                self.stopped = False
+                return
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -122,8 +132,9 @@ class SwitchProcess(Child):
     """``ringstep softswitch run`` at a fixed address; every start is an empty switch."""
 
     def __init__(
-        self, name: str, device_id: int, folder: Path, port: int | None = None, nice: int = 0
-    ) -> None:
+        self, name: str, device_id: int, folder: Path, port: int | None = None, nice: int = 0,
+        *, forked: bool = False,
+    ) -> None:  # fmt: skip
         self.device_id = device_id
         self.address = f"127.0.0.1:{port or free_port()}"
         self._ready = folder / f"{name}.ready.json"
@@ -131,10 +142,11 @@ class SwitchProcess(Child):
             name,
             [
                 *(["nice", "-n", str(nice)] if nice else []),
-                *SOFTSWITCH, "run", "--device-id", str(device_id), "--grpc", self.address,
-                "--ready-file", str(self._ready), "--log-level", "error",
+                *RINGSTEP, "softswitch", "run", "--device-id", str(device_id),
+                "--grpc", self.address, "--ready-file", str(self._ready), "--log-level", "error",
             ],
             folder,
+            forked=forked and not nice,
         )  # fmt: skip
 
     def start(self) -> None:
@@ -172,6 +184,7 @@ class ControllerProcess(Child):
         port: int | None = None,
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
+        forked: bool = False,
     ) -> None:
         """``settings`` is put at the end of controller.toml."""
         self.address = f"127.0.0.1:{port or free_port()}"
@@ -188,6 +201,7 @@ class ControllerProcess(Child):
             ],
             folder,
             env,
+            forked=forked,
         )  # fmt: skip
 
     def start(self) -> None:

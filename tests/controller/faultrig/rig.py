@@ -47,7 +47,7 @@ class RigPlan:
     at the end of every controller.toml. ``small_disk_mib``: SQLite's file lies on a disk of this
     size; 0: on the folder's own. ``switch_nice``: niceness of the switches, which are other
     machines in production. ``past``: seed of a past that the store has, see
-    :mod:`faultrig.past`.
+    :mod:`faultrig.past`. ``forked``: see :class:`faultrig.processes.Child`.
     """
 
     fabric: LeafSpine = field(default_factory=LeafSpine)
@@ -59,6 +59,7 @@ class RigPlan:
     fsync: bool = True
     switch_nice: int = 0
     past: int | None = None
+    forked: bool = False
 
 
 class Rig:
@@ -113,7 +114,11 @@ class Rig:
         fabric = self.plan.fabric
         for name in fabric.switches:
             switch = SwitchProcess(
-                name, fabric.device_id(name), self.folder, nice=self.plan.switch_nice
+                name,
+                fabric.device_id(name),
+                self.folder,
+                nice=self.plan.switch_nice,
+                forked=self.plan.forked,
             )
             self.switches[name] = switch
             self._closers.append(switch.close)
@@ -134,7 +139,13 @@ class Rig:
                 self._closers.append(clock.close)
                 env = clock.env
             controller = ControllerProcess(
-                name, self.folder, topology, store, settings=self.plan.settings, env=env
+                name,
+                self.folder,
+                topology,
+                store,
+                settings=self.plan.settings,
+                env=env,
+                forked=self.plan.forked,
             )
             self.controllers.append(controller)
             self._closers.append(controller.close)

@@ -1,4 +1,4 @@
-"""Four hosts in network namespaces, with the real plugin and the real coordinator."""
+"""Three hosts in network namespaces, with the real plugin and the real coordinator."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ def built() -> Built:
 
 
 @pytest.fixture
-def world(built: Built) -> Iterator[World]:
+def n_hosts() -> int:
+    """The fewest that are neither all of a pair nor all alike in a tree; a module may want more."""
+    return 3
+
+
+@pytest.fixture
+def world(built: Built, n_hosts: int) -> Iterator[World]:
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    with NetHosts(4) as hosts, tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with NetHosts(n_hosts) as hosts, tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         made = World(hosts, built, Path(folder))
         try:
             yield made

@@ -2,8 +2,8 @@
 
     rank.py SETTINGS     one JSON object
 
-Prints one JSON object per line: ``{"at": round}`` now and then, and at last what it did, or
-``{"error": kind, "text": …}`` with exit status 3 where the engine gave up.
+Prints one JSON object per line: ``{"at": round, "decided": rounds}`` now and then, and at last
+what it did, or ``{"error": kind, "text": …}`` with exit status 3 where the engine gave up.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def run(settings: dict[str, Any]) -> int:
             break
         if time.monotonic() > said + 0.05:
             said = time.monotonic()
-            say(at=number)
+            say(at=number, decided=decided)
         time.sleep(pause)
     for comm in (*comms, own):
         comm.close()

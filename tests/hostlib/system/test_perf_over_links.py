@@ -14,6 +14,11 @@ from .world import World, audit
 pytestmark = pytest.mark.root
 
 
+@pytest.fixture
+def n_hosts() -> int:
+    return 4  # by which the sizes can be divided
+
+
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter"])
 def test_search_changes_times_and_no_result(world: World, collective: str) -> None:
     """The program itself says at the end of each size whether all ranks ran the same."""

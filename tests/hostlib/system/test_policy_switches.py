@@ -22,7 +22,7 @@ def test_policies_follow_one_another_under_way(world: World) -> None:
     table.write_text(TABLE)
     coordinator = world.coordinator("--policy", "nccl")
     watcher = world.watch()
-    ranks = world.start_ranks(comms=2)
+    ranks = world.start_ranks(comms=2, sizes=[1 << 10, 1 << 16, 1 << 20])
     world.go_on(ranks, 30)
     assert coordinator.events("applied") == []
     coordinator.ask(do="policy", name=f"fixed:{table}")

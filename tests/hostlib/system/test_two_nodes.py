@@ -15,6 +15,11 @@ pytestmark = pytest.mark.root
 NODES = ["left", "left", "right", "right"]
 
 
+@pytest.fixture
+def n_hosts() -> int:
+    return len(NODES)
+
+
 def folders(world: World) -> tuple[Path, Path]:
     world.token = "5eed5eed5eed5eed"
     made = (world.folder / "left", world.folder / "right")

@@ -23,6 +23,8 @@ from ringstep.hostlib.shm_layout import RecordFlag
 RANK = Path(__file__).with_name("rank.py")
 PATIENCE_S = 90.0
 """Longer than anything takes on a busy machine; only a failure takes that long."""
+PAUSE_S = 0.005
+"""After each round of a rank: while a test waits for something else, ranks leave it the CPUs."""
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -74,12 +76,21 @@ class Process:
 
 
 class RankProcess(Process):
-    """One rank."""
+    """One rank; it ends in good order when the file ``stop`` is there."""
+
+    def __init__(self, process: subprocess.Popen[str], stop: Path) -> None:
+        super().__init__(process)
+        self.stop = stop
 
     @property
     def round(self) -> int:
         """The newest round it told of."""
         return next((line["at"] for line in reversed(self.lines) if "at" in line), 0)
+
+    @property
+    def decided(self) -> int:
+        """How many rounds had ended with a decided collective, when it told of the newest one."""
+        return next((line["decided"] for line in reversed(self.lines) if "at" in line), 0)
 
     @property
     def result(self) -> dict[str, Any]:
@@ -174,7 +185,6 @@ class World:
         self.job = job
         self.token: str | None = None
         """RINGSTEP_SHM_TOKEN, where the job has one."""
-        self.stop_file = folder / "stop"
         self.ranks: list[RankProcess] = []
         self.coordinators: list[CoordinatorProcess] = []
         self._port = 29500
@@ -227,32 +237,35 @@ class World:
         *,
         folders: list[Path] | None = None,
         nodes: list[str] | None = None,
-        sizes: Iterable[int] = (1 << 10, 1 << 16, 1 << 20),
+        sizes: Iterable[int] = (1 << 10, 1 << 16, 1 << 18),
+        count: int | None = None,
         **settings: Any,
     ) -> list[RankProcess]:
         """Start one rank on every host; they go on until :meth:`finish`.
 
         Args:
+            count: of ranks, where the last hosts are to have none.
             folders: of the shared-memory file, by rank; :attr:`folder` by default.
             nodes: names by rank; by default all are on one node, whatever hosts they are on.
             sizes: bytes of the AllReduces of a round.
             **settings: for rank.py.
         """
-        self.stop_file.unlink(missing_ok=True)
         self._port += 20
+        stop = self.folder / f"stop-{self._port}"
+        count = count or self.hosts.count
         started = []
-        for rank in range(self.hosts.count):
+        for rank in range(count):
             given = {
-                "rank": rank, "ranks": self.hosts.count, "root": self.hosts.address(0),
-                "port": self._port, "sizes": list(sizes), "stop": str(self.stop_file),
-                "node": nodes[rank] if nodes else "node", **settings,
+                "rank": rank, "ranks": count, "root": self.hosts.address(0),
+                "port": self._port, "sizes": list(sizes), "stop": str(stop),
+                "node": nodes[rank] if nodes else "node", "pause_s": PAUSE_S, **settings,
             }  # fmt: skip
             folder = folders[rank] if folders else self.folder
             process = self.hosts.start(
                 rank, [sys.executable, str(RANK), json.dumps(given)],
                 env=self.environment(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
-            started.append(RankProcess(process))
+            started.append(RankProcess(process, stop))
         self.ranks += started
         return started
 
@@ -270,7 +283,8 @@ class World:
 
     def finish(self, ranks: list[RankProcess]) -> list[dict[str, Any]]:
         """Have the ranks end in good order; return what they did, all results right."""
-        self.stop_file.touch()
+        for rank in ranks:
+            rank.stop.touch()
         for rank in ranks:
             assert rank.wait() == 0, rank.text + str(rank.result)
         results = [rank.result for rank in ranks]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import datetime
+import io
 import json
 import os
+import runpy
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +26,7 @@ from ringstep.hostlib import torch_backend, torch_hook
 from ringstep.hostlib.native.build import build
 from ringstep.hostlib.native.caller import Plugin, Rank
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train" / "ddp.py"
 FOLDER: Path
 JOB: dict[str, Callable[..., Any]] = {}
 
@@ -480,6 +484,26 @@ def followed(rank: int, size: int) -> int:
     hook.detach()
     dist.destroy_process_group()
     return hook.steps
+
+
+# --- the example ---
+
+
+@job
+def example(_rank: int, _size: int, words: list[str]) -> dict[str, Any]:
+    """``python ddp.py WORDS``; return its status and what it printed."""
+    for name in [name for name in os.environ if name.startswith(("RINGSTEP_", "NCCL_"))]:
+        if name != "RINGSTEP_NATIVE_DIR":
+            del os.environ[name]
+    sys.argv = [str(EXAMPLE), *words]
+    status: object = 0
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path(str(EXAMPLE), run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+    return {"status": status, "out": out.getvalue(), "err": err.getvalue()}
 
 
 def run(told: dict[str, Any]) -> None:

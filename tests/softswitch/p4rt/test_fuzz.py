@@ -23,8 +23,9 @@ from ringstep.softswitch.engine import Switch, compile_pipeline
 from ringstep.softswitch.p4rt.errors import Code, P4RuntimeError
 from ringstep.softswitch.p4rt.pipeline import Loaded
 from ringstep.softswitch.p4rt.read import Reader
-from ringstep.softswitch.p4rt.schema import build_schema
+from ringstep.softswitch.p4rt.schema import Schema, build_schema
 from ringstep.softswitch.p4rt.write import Writer
+from ringstep.softswitch.tables import Pipeline
 
 PROGRAMS = {"entities": NAMES, "copies": COPIES}
 FRAMES = [b"", bytes(range(40)), bytes([0] * 12 + [8, 0, 0x45]) + bytes(40), bytes([1] * 60)]
@@ -36,33 +37,29 @@ byte_strings = st.one_of(
 numbers = st.one_of(st.integers(0, 4), st.sampled_from([-1, 7, 255, 256, 511, 65536, 2**31 - 1]))
 
 
-def messages(kind: Descriptor, ids: list[int], depth: int) -> st.SearchStrategy[Message]:
+@st.composite
+def messages(draw: st.DrawFn, kind: Descriptor, ids: list[int], depth: int) -> Message:
     """Messages of one kind; fields whose names say that they are ids often hold one that exists."""
-
-    @st.composite
-    def draw_message(draw: st.DrawFn) -> Message:
-        message: Any = _class_of(kind)()
-        taken = set()
-        for field in kind.fields:
-            oneof = field.containing_oneof
-            if oneof is not None and oneof.name in taken:
+    message: Any = _class_of(kind)()
+    taken = set()
+    for field in kind.fields:
+        oneof = field.containing_oneof
+        if oneof is not None and oneof.name in taken:
+            continue
+        # What makes an entity is drawn more often than what it may do without.
+        wanted = draw(st.integers(0, 9)) < (8 if depth >= 3 else 6)
+        if not wanted or (field.message_type is not None and depth == 0):
+            continue
+        if oneof is not None:
+            field = draw(st.sampled_from(list(oneof.fields)))
+            taken.add(oneof.name)
+            if field.message_type is not None and depth == 0:
                 continue
-            # What makes an entity is drawn more often than what it may do without.
-            wanted = draw(st.integers(0, 9)) < (8 if depth >= 3 else 6)
-            if not wanted or (field.message_type is not None and depth == 0):
-                continue
-            if oneof is not None:
-                field = draw(st.sampled_from(list(oneof.fields)))
-                taken.add(oneof.name)
-                if field.message_type is not None and depth == 0:
-                    continue
-            count = draw(st.integers(1, 3)) if _repeated(field) else 1
-            for _ in range(count):
-                value = draw(_values(field, ids, depth))
-                _put(message, field, value)
-        return message
-
-    return draw_message()
+        count = draw(st.integers(1, 3)) if _repeated(field) else 1
+        for _ in range(count):
+            value = draw(_values(field, ids, depth))
+            _put(message, field, value)
+    return message
 
 
 def _repeated(field: FieldDescriptor) -> bool:
@@ -99,20 +96,21 @@ def _put(message: Any, field: FieldDescriptor, value: Any) -> None:
 
 
 @functools.cache
-def compiled(name: str) -> Any:
-    return compile_pipeline(load_p4info(name), load_json(name).decode())
+def compiled(name: str) -> tuple[p4r.ForwardingPipelineConfig, Schema, Pipeline]:
+    config = p4r.ForwardingPipelineConfig(p4info=load_p4info(name))
+    pipeline = compile_pipeline(config.p4info, load_json(name).decode())
+    return config, build_schema(config.p4info), pipeline
 
 
 class Device:
     """A switch with a program in its first state, written and read without gRPC."""
 
     def __init__(self, name: str) -> None:
-        pipeline = compiled(name)
+        config, schema, pipeline = compiled(name)
         pipeline.reset()
         self.switch = Switch()
         self.switch.commit(pipeline)
-        config = p4r.ForwardingPipelineConfig(p4info=load_p4info(name))
-        self.loaded = Loaded(config, build_schema(config.p4info), pipeline)
+        self.loaded = Loaded(config, schema, pipeline)
 
     def writer(self) -> Writer:
         return Writer(self.loaded, self.switch.lock)
