@@ -175,7 +175,7 @@ async def test_server_that_says_nothing_any_more_fails_the_commit(
 ) -> None:
     server = own_postgres()
     store = Store(server.new_database())
-    journal = Journal(store, store.take_over("x"), timeout_s=0.5)
+    journal = Journal(store, store.take_over("x"), timeout_s=3)
     first, second = changes(2)
     await journal.submit(first)
     server.signal(signal.SIGSTOP)

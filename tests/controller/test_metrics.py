@@ -144,12 +144,16 @@ def test_two_controllers_in_one_process_do_not_share_counts() -> None:
 
 
 class Jobs(jobs_pb2_grpc.JobsServicer):
+    def __init__(self) -> None:
+        self.waiting = asyncio.Event()
+
     async def Get(self, request: jobs_pb2.GetRequest, context: Any) -> jobs_pb2.GetResponse:
         async with answering(context):
             if request.job.name == "bad":
                 raise SpecError("job", "bad")
             if request.job.name == "slow":
-                await asyncio.sleep(60)
+                self.waiting.set()
+                await asyncio.Event().wait()
             return jobs_pb2.GetResponse()
         raise AssertionError("abort raises")
 
@@ -162,9 +166,9 @@ class Jobs(jobs_pb2_grpc.JobsServicer):
 
 
 @asynccontextmanager
-async def serving(metrics: Metrics) -> AsyncIterator[Any]:
+async def serving(metrics: Metrics, jobs: Jobs) -> AsyncIterator[Any]:
     server = grpc.aio.server(interceptors=[metrics.interceptor()])
-    jobs_pb2_grpc.add_JobsServicer_to_server(Jobs(), server)
+    jobs_pb2_grpc.add_JobsServicer_to_server(jobs, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -175,32 +179,44 @@ async def serving(metrics: Metrics) -> AsyncIterator[Any]:
 
 
 async def test_calls_are_counted_by_method_and_code() -> None:
-    metrics = Metrics()
+    metrics, jobs = Metrics(), Jobs()
 
     def get(name: str) -> jobs_pb2.GetRequest:
         return jobs_pb2.GetRequest(job=jobs_pb2.JobRef(name=name))
 
-    async with serving(metrics) as stub:
+    async with serving(metrics, jobs) as stub:
         await stub.Get(get("good"))
         for call in (stub.Get(get("bad")), stub.Renew(jobs_pb2.RenewRequest())):
             with pytest.raises(grpc.aio.AioRpcError):
                 await call
         assert len([event async for event in stub.Watch(jobs_pb2.WatchRequest())]) == 2
-        with pytest.raises(grpc.aio.AioRpcError):
-            await stub.Get(get("slow"), timeout=0.2)
-    expected = {
-        ("Jobs.Get", "OK"): 1,
-        ("Jobs.Get", "INVALID_ARGUMENT"): 1,
-        ("Jobs.Get", "CANCELLED"): 1,
-        ("Jobs.Renew", "UNKNOWN"): 1,
-        ("Jobs.Watch", "OK"): 1,
-    }
-    counted = {
+        slow = stub.Get(get("slow"))
+        async with asyncio.timeout(60):
+            await jobs.waiting.wait()
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        expected = {
+            ("Jobs.Get", "OK"): 1,
+            ("Jobs.Get", "INVALID_ARGUMENT"): 1,
+            ("Jobs.Get", "CANCELLED"): 1,
+            ("Jobs.Renew", "UNKNOWN"): 1,
+            ("Jobs.Watch", "OK"): 1,
+        }
+        # The server hears of it a moment later.
+        for _ in range(1000):
+            if counted(metrics) == expected:
+                break
+            await asyncio.sleep(0.01)
+        assert counted(metrics) == expected
+
+
+def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
+    return {
         (dict(labels)["method"], dict(labels)["code"]): value
         for (name, labels), value in samples(metrics).items()
         if name == "ringstep_calls_total"
     }
-    assert counted == expected
 
 
 # -- the server --------------------------------------------------------------------------------
