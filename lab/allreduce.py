@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ringstep.hostlib.dcqcn import DcqcnParams
 from ringstep.hostlib.rnic import MemoryRegion, QueuePair, SoftRnic, Status, WorkRequest
+from ringstep.lab.pace import RETRY_LIMIT
 
 ELEMENT: Final = np.dtype("<i4")
 RKEY: Final = 1
@@ -35,11 +36,19 @@ class QpSetting:
     payload: int
     ack_interval: int
     rto_us: float
-    retry_limit: int = 64
-    """On a busy machine wires stall for longer than a NIC's seven retries take."""
     retime: bool = True
     """A packet that waits for its turn follows a change of rate, as a rate limiter in hardware
     does; otherwise a sender that was cut to the floor sleeps through its recovery."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what :meth:`SoftRnic.create_qp` takes by name."""
+        return {
+            "mtu_payload": self.payload,
+            "ack_interval": self.ack_interval,
+            "rto_us": self.rto_us,
+            "retry_limit": RETRY_LIMIT,
+            "retime": self.retime,
+        }
 
 
 @dataclass(slots=True)
@@ -156,13 +165,7 @@ class RingAllReduce:
     def _connect(self, rank: int, step: int, setting: QpSetting) -> tuple[QueuePair, QueuePair]:
         sender, receiver = self._nics[rank], self._nics[self._after(rank)]
         tx, rx = self._first_qpn + 2 * step, self._first_qpn + 2 * step + 1
-        options: dict[str, Any] = {
-            "mtu_payload": setting.payload,
-            "ack_interval": setting.ack_interval,
-            "rto_us": setting.rto_us,
-            "retry_limit": setting.retry_limit,
-            "retime": setting.retime,
-        }
+        options = setting.options()
         return (
             sender.create_qp(tx, receiver.ip, rx, setting.dcqcn, **options),
             receiver.create_qp(rx, sender.ip, tx, setting.dcqcn, **options),
@@ -300,13 +303,7 @@ class BackgroundFlow:
         self.sport = 0
         """UDP source port of its packets, once it has started."""
         self._stopped = True
-        options: dict[str, Any] = {
-            "mtu_payload": setting.payload,
-            "ack_interval": setting.ack_interval,
-            "rto_us": setting.rto_us,
-            "retry_limit": setting.retry_limit,
-            "retime": setting.retime,
-        }
+        options = setting.options()
         self.tx = sender.create_qp(qpn, receiver.ip, qpn, setting.dcqcn, **options)
         self.rx = receiver.create_qp(qpn, sender.ip, qpn, setting.dcqcn, **options)
 

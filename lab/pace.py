@@ -18,6 +18,8 @@ from typing import Any, Final
 LEAST_RATE: Final = 0.95
 """A single flow below this share of its link's rate says that time was lost."""
 PROBE_PACKETS: Final = 32
+RETRY_LIMIT: Final = 64
+"""Of the queue pairs: on a busy machine wires stall for longer than a NIC's seven retries take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Final
 
 from ringstep.hostlib.dcqcn import DcqcnParams
 from ringstep.hostlib.rnic import QueuePair, SoftRnic, Status, WorkRequest
+from ringstep.lab.pace import RETRY_LIMIT
 from ringstep.lab.results import FlowRun
 from ringstep.lab.scenario import Mode, Starts
 
@@ -62,8 +63,6 @@ class HostParams:
     """Length of each flow in packets of 1024 bytes."""
     ack_interval: int = 16
     rto_us: float = 400_000.0
-    retry_limit: int = 64
-    """On a busy machine wires stall for longer than a NIC's seven retries take."""
     pacing_slack_us: float = 2_000.0
 
 
@@ -116,7 +115,7 @@ class Pair:
             "mtu_payload": MTU_PAYLOAD,
             "ack_interval": p.ack_interval,
             "rto_us": p.rto_us,
-            "retry_limit": p.retry_limit,
+            "retry_limit": RETRY_LIMIT,
         }
         tx = self._nics[sender].create_qp(qpn, host_ip("r"), qpn, p.dcqcn, **options)  # type: ignore[arg-type]
         rx = self._nics["r"].create_qp(qpn, host_ip(sender), qpn, p.dcqcn, **options)  # type: ignore[arg-type]

@@ -358,7 +358,7 @@ class ClosedLoop:
         return LoopState(
             epochs=self._epochs,
             time=math.fsum(tally.time for tally in self._tally.values()),
-            safe_time=self._level,
+            safe_time=self._usual()[0] if self._has_level else None,
             booked=self._booked,
             account=self.account,
             in_force=self._in_force,
@@ -412,16 +412,14 @@ class ClosedLoop:
     # --- the account ---
 
     @property
-    def _level(self) -> float | None:
-        """What a safe epoch takes now: a mean without freaks."""
-        return self._usual()[0] if self._has_level else None
-
-    @property
     def _has_level(self) -> bool:
         return len(self._safe_times) >= _LEVEL_FROM
 
     def _usual(self) -> tuple[float, float]:
-        """The level and the median of the safe epochs; kept until there is another one."""
+        """The level of the safe epochs, a mean without freaks, and their median.
+
+        Kept until there is another safe epoch.
+        """
         if self._usual_safe is None:
             middle = median(self._safe_times)
             self._usual_safe = fmean([within(t, middle) for t in self._safe_times]), middle

@@ -60,10 +60,7 @@ class Selector:
 
     def values(self, hidden: Vector, scalars: Vector) -> Vector:
         """Return Q, heads by actions, from the detector's memory and the 25 scalars."""
-        z = np.concatenate([hidden, scalars])
-        for weight, bias in self._trunk:
-            z = np.maximum(weight @ z + bias, 0)
-        return self._from_trunk(z)
+        return self.values_of_many(np.concatenate([hidden, scalars]))
 
     def values_of_many(self, states: Vector) -> Vector:
         """Return Q, states by heads by actions, of many states (n, 153), to the bit as for each.
@@ -73,9 +70,6 @@ class Selector:
         z = states
         for weight, bias in self._trunk:
             z = np.maximum((weight @ z[..., None])[..., 0] + bias, 0)
-        return self._from_trunk(z)
-
-    def _from_trunk(self, z: Vector) -> Vector:
         first = np.maximum((self._first @ z[..., None])[..., 0] + self._first_bias, 0)
         first = first.reshape(*z.shape[:-1], self._heads, -1, 1)
         value = (self._value @ first[..., : self._width, :])[..., 0] + self._value_bias

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,13 +44,9 @@ ONSETS: Final = (10, 20, 30)
 
 def _median(values: Sequence[float]) -> float:
     # As numpy's, whose set-up takes longer than sorting as few as these.
-    ordered = sorted(values)
-    if not ordered or any(math.isnan(v) for v in ordered):
+    if not values or any(map(math.isnan, values)):
         return float("nan")
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return float(ordered[middle])
-    return float((ordered[middle - 1] + ordered[middle]) / 2)
+    return float(statistics.median(values))
 
 
 def _plain(value: float) -> float | None:

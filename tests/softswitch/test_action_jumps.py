@@ -105,7 +105,7 @@ def interpret(primitives: list[Json], values: dict[str, int]) -> dict[str, int]:
     return values
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(trees(), st.lists(st.tuples(*[st.integers(0, 15)] * 3), min_size=1, max_size=8))
 def test_nested_conditionals_do_what_the_jumps_say(
     tree: Tree, samples: list[tuple[int, int, int]]
@@ -120,7 +120,7 @@ def test_nested_conditionals_do_what_the_jumps_say(
         assert unpack(WIDTHS, frame) == interpret(primitives, values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_forward_jumps_are_right_or_refused(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 10))

@@ -96,7 +96,7 @@ def expected(made: Table, model: dict[tuple[tuple[Match, ...], int], int], key: 
     return {value for match, priority, value in hits if rank((match, priority, value)) == best}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(shapes, st.data())
 def test_lookup_agrees_with_looking_at_every_entry(
     shape: tuple[str, ...], data: st.DataObject

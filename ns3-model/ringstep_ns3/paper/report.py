@@ -163,8 +163,9 @@ def load_figure(
         raise PaperError(key, [f"--figure {key}: no such figure; write {', '.join(FIGURES)}"])
     complete(chosen)
     path = FIGURES[key].sweep(scale, form_of(chosen))
-    first = itertools.count()
-    sweep, points = Sweep.load(path, wanted=lambda _: next(first) == 0)
+    # One point tells what the figure's scenario is; all are checked below.
+    number = itertools.count()
+    sweep, points = Sweep.load(path, wanted=lambda _: next(number) == 0)
     varied = {name for axis in sweep.axis for name in axis.paths}
     clash = [
         f"--set {name}: {FIGURES[key].heading} varies it; leave it out"
